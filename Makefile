@@ -1,0 +1,69 @@
+# Two commands do everything: `make lab` to learn, `make test` to check.
+
+VENV ?= .venv
+PYTHON ?= python3
+TORCH ?=
+LAB_ARGS ?=
+KIT_CACHE ?= $(CURDIR)/.cache/kit
+
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.kit-installed
+NOTEBOOKS = $(wildcard tutorials/*.ipynb tutorials/solutions/*.ipynb)
+NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout=180 --timeout=300
+
+ifneq ($(filter-out cpu,$(TORCH)),)
+$(error TORCH=$(TORCH) is not known: leave it out, or say TORCH=cpu)
+endif
+
+.PHONY: help lab test bench clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' \
+	  $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "The first run makes the environment, which takes some minutes. Settings:"
+	@echo
+	@echo "  VENV=.venv            where the environment is"
+	@echo "  PYTHON=python3        the Python that makes it, 3.11 or later"
+	@echo "  TORCH=cpu             take PyTorch's smaller wheels, without GPU"
+	@echo "  LAB_ARGS=--no-browser more options for JupyterLab"
+
+lab: $(STAMP)  ## Open JupyterLab at the first chapter
+	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" \
+	  --LabApp.default_url=/lab/tree/tutorials/00_start_here.ipynb $(LAB_ARGS)
+
+test: $(STAMP)  ## Run every check: style, spelling, tests, notebooks, claims
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/codespell
+	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest
+ifneq ($(NOTEBOOKS),)
+	KIT_CACHE="$(KIT_CACHE)" KIT_SMOKE=1 $(BIN)/python -m pytest $(NBVAL) $(NOTEBOOKS)
+endif
+	$(BIN)/python -m kit claims --check
+
+bench: $(STAMP)  ## Benchmarks, then notebooks at full length and their claims
+	@if [ -d tests/benchmarks ]; then set -x; KIT_CACHE="$(KIT_CACHE)" \
+	  $(BIN)/python -m pytest tests/benchmarks -s --timeout=0; fi
+	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m kit record --dry-run \
+	  tutorials/[0-9]*.ipynb
+	$(BIN)/python -m kit claims
+
+clean:  ## Remove the environment, caches and build outputs
+	@if [ -f $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi
+	rm -rf build dist .cache .pytest_cache .ruff_cache
+	find kit tests tutorials -depth -type d \
+	  \( -name __pycache__ -o -name .ipynb_checkpoints \) -exec rm -rf {} +
+
+# The stamp says that the environment is ready, so that a second run installs nothing.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
+	  "This needs Python 3.11 or later: say make PYTHON=python3.12, for example.")'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV): some minutes, this once."
+ifeq ($(TORCH),cpu)
+	$(BIN)/python -m pip install torch torchvision \
+	  --index-url https://download.pytorch.org/whl/cpu
+endif
+	$(BIN)/python -m pip install --editable '.[test]'
+	@touch $@

@@ -1,0 +1,30 @@
+"""Measure your PyTorch training on the machine in front of you, with honest intervals.
+
+An experiment is a generator: each `yield n` says "one step is done, n items handled".
+
+>>> import kit
+>>> def count(*, upto=1000):
+...     while True:
+...         yield sum(range(upto)) and 1
+>>> kit.compare(count, upto=[1000, 4000], seconds=0.5).ratio.verdict
+'slower'
+"""
+
+from kit import data
+from kit.clock import measure
+from kit.comparison import compare
+from kit.machine import this_machine
+from kit.recording import load, recorded, save
+from kit.teaching import claim, guess
+
+__all__ = [
+    "claim",
+    "compare",
+    "data",
+    "guess",
+    "load",
+    "measure",
+    "recorded",
+    "save",
+    "this_machine",
+]

@@ -1,0 +1,264 @@
+"""`python -m kit machine`, `record NOTEBOOK…`, `claims`: the kit from a shell."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import datetime
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kit import figures, recording
+from kit.machine import this_machine
+from kit.recording import Recording, RecordingError
+from kit.teaching import FAILS, HOLDS, Claim
+
+_START = "<!-- claims: written by `python -m kit claims --write README.md` -->"
+_END = "<!-- end of claims -->"
+
+
+class Judged(NamedTuple):
+    """One claim of one recording, judged from its raw blocks."""
+
+    chapter: str
+    machine: str
+    claim: Claim
+    is_current: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m kit", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("machine", help="say what this machine is, and why")
+    record = commands.add_parser(
+        "record", help="run chapters at full length; keep outputs and recordings"
+    )
+    record.add_argument("notebooks", nargs="+", type=Path)
+    record.add_argument(
+        "--dry-run", action="store_true", help="run and judge, but write nothing"
+    )
+    claims = commands.add_parser(
+        "claims", help="judge every chapter's claims by its committed recordings"
+    )
+    claims.add_argument("--folder", type=Path, default=Path("tutorials"))
+    claims.add_argument(
+        "--check", action="store_true", help="exit 1 where a claim does not stand"
+    )
+    claims.add_argument(
+        "--write", type=Path, metavar="README", help="put the table into this file"
+    )
+    options = parser.parse_args(arguments)
+    if options.command == "machine":
+        print(this_machine())
+        return 0
+    try:
+        if options.command == "record":
+            return record_notebooks(options.notebooks, dry_run=options.dry_run)
+        return show_claims(options.folder, check=options.check, readme=options.write)
+    except RecordingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def record_notebooks(notebooks: Sequence[Path], *, dry_run: bool = False) -> int:
+    """Execute notebooks at full length; store static outputs and what was measured."""
+    failures = 0
+    for path in notebooks:
+        print(f"recording {path} …", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            journal = Path(folder) / "journal.json"
+            try:
+                notebook = _execute(path, journal)
+            except Exception as error:
+                print(f"{path}: {error}", file=sys.stderr)
+                failures += 1
+                continue
+            made = recording.read(journal)
+            for row in made.claims:
+                print(f"  {_claim(made, row)}")
+            if dry_run:
+                continue
+            _write_notebook(notebook, path)
+            if made.trials:
+                print(f"  {_write_recording(journal, path, made)}")
+    return 1 if failures else 0
+
+
+def _execute(path: Path, journal: Path) -> Any:
+    """Run all cells in a fresh kernel; write its journal; return the notebook."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(path, as_version=4)
+    last = nbformat.v4.new_code_cell(
+        f"import kit.recording\nkit.recording.write_journal({str(journal)!r})"
+    )
+    notebook.cells.append(last)
+    client = NotebookClient(
+        notebook,
+        timeout=None,
+        kernel_name="python3",
+        record_timing=False,
+        resources={"metadata": {"path": str(path.parent.resolve())}},
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "KIT_SMOKE"}
+    client.execute(env=environment)
+    notebook.cells.pop()
+    return notebook
+
+
+def _write_notebook(notebook: Any, path: Path) -> None:
+    """Store the notebook with static outputs only."""
+    import nbformat
+
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [o for o in cell.outputs if _is_static(o)]
+            for output in cell.outputs:
+                output.get("data", {}).pop(
+                    "application/vnd.jupyter.widget-view+json", 0
+                )
+    text = nbformat.writes(notebook)
+    part = path.with_suffix(".part")
+    part.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _is_static(output: Any) -> bool:
+    return output.get("metadata", {}).get("kit") != "progress"
+
+
+def _write_recording(journal: Path, notebook: Path, made: Recording) -> Path:
+    """Put the journal where recordings live, in place of this machine's earlier one."""
+    folder = notebook.parent / "recordings"
+    folder.mkdir(exist_ok=True)
+    machine = made.trials[0].machine.name
+    today = datetime.date.today().isoformat()
+    target = folder / f"{notebook.stem}__{machine}__{today}.json"
+    recording.write(made, target)
+    for earlier in folder.glob(f"{notebook.stem}__{machine}__*.json"):
+        if earlier != target:
+            earlier.unlink()
+    return target
+
+
+def judge(folder: Path) -> tuple[list[Judged], list[str]]:
+    """Judge the claims of every recording; return them, and what does not stand.
+
+    A claim does not stand where its recording contradicts it, where the experiment has
+    changed since, or where a chapter makes it and no recording holds it.
+    """
+    judged: list[Judged] = []
+    problems: list[str] = []
+    for notebook in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
+        chapter = notebook.stem
+        definitions = recording.notebook_definitions(notebook) or {}
+        sentences = list(_claimed_sentences(notebook))
+        found: set[str] = set()
+        for path in sorted((folder / "recordings").glob(f"{chapter}__*.json")):
+            made = recording.read(path)
+            for row in made.claims:
+                claim = _claim(made, row)
+                if claim.sentence not in sentences:
+                    continue
+                found.add(claim.sentence)
+                trials = made.comparisons[row["comparison"]].trials
+                current = all(
+                    recording.is_current(t.source, definitions) for t in trials
+                )
+                machine = trials[0].machine.name
+                judged.append(Judged(chapter, machine, claim, current))
+        problems += [
+            f"{chapter}: no recording holds the claim {sentence!r}; record it again"
+            for sentence in sentences
+            if sentence not in found
+        ]
+    for entry in judged:
+        where = f"{entry.chapter} on {entry.machine}: {entry.claim.sentence!r}"
+        if not entry.is_current:
+            problems.append(f"{where}: its experiment changed since; record it again")
+        if entry.claim.verdict == FAILS and not _holds_elsewhere(entry, judged):
+            problems.append(f"{where}: its own recording contradicts it")
+    return judged, problems
+
+
+def _holds_elsewhere(entry: Judged, judged: Iterable[Judged]) -> bool:
+    """Whether another machine's recording supports a claim that fails on this one."""
+    return any(
+        other.claim.sentence == entry.claim.sentence and other.claim.verdict == HOLDS
+        for other in judged
+    )
+
+
+def _claim(made: Recording, row: dict[str, Any]) -> Claim:
+    """Judge a recorded claim anew, from the raw blocks of its comparison."""
+    fields = {k: v for k, v in row.items() if k not in ("comparison", "label")}
+    try:
+        ratio = made.comparisons[row["comparison"]].ratios[row["label"]]
+        return Claim(ratio=ratio, **fields)
+    except (KeyError, IndexError, TypeError) as error:
+        raise RecordingError(f"claims: {row!r:.80} is not whole: {error!r}") from error
+
+
+def _claimed_sentences(notebook: Path) -> Iterable[str]:
+    """Yield the first argument of every `claim("…", …)` in a notebook's cells."""
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        lines = "".join(cell["source"]).splitlines()
+        source = "\n".join(x for x in lines if not x.startswith(("%", "!")))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and node.args:
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                first = node.args[0]
+                if name == "claim" and isinstance(first, ast.Constant):
+                    yield str(first.value)
+
+
+def show_claims(folder: Path, *, check: bool, readme: Path | None) -> int:
+    """Print the table claim × machine; check it, or write it into the README."""
+    judged, problems = judge(folder)
+    machines = sorted({entry.machine for entry in judged})
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for entry in judged:
+        cell = f"{entry.claim.verdict} {entry.claim.ratio}"
+        key = entry.chapter, entry.claim.sentence
+        rows.setdefault(key, {})[entry.machine] = cell
+    headers = ["chapter", "claim", *machines]
+    table = [[*key, *(row.get(m, "") for m in machines)] for key, row in rows.items()]
+    print(figures.text_table(headers, table) if table else "no claims recorded yet")
+    block = "\n".join([_START, "", *_markdown(headers, table), "", _END])
+    if readme is not None:
+        text = readme.read_text(encoding="utf-8")
+        before, _, rest = text.partition(_START)
+        _, end, after = rest.partition(_END)
+        if not end:
+            raise RecordingError(f"{readme}: has no lines {_START} and {_END}.")
+        readme.write_text(before + block + after, encoding="utf-8")
+    front = folder.parent / "README.md"
+    if check and front.is_file() and block not in front.read_text(encoding="utf-8"):
+        problems.append(
+            "README.md: its table of claims is not the recordings'; "
+            "run `python -m kit claims --write README.md`"
+        )
+    for problem in problems:
+        print(f"✗ {problem}", file=sys.stderr)
+    return 1 if check and problems else 0
+
+
+def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    for index, row in enumerate([headers, *rows]):
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+        if index == 0:
+            yield "| " + " | ".join("---" for _ in headers) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""Drives one experiment by the protocol; with machine's probes, all that reads clocks.
+
+`experiment` says what an experiment is, `snapshot` what must not leak out of it, `run`
+drives one generator, `progress` tells how far it is, `measuring` makes a Trial of it.
+"""
+
+from kit.clock.experiment import ExperimentError
+from kit.clock.measuring import measure
+from kit.clock.progress import Progress
+
+__all__ = ["ExperimentError", "Progress", "measure"]

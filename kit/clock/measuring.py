@@ -1,0 +1,202 @@
+"""`measure`: one experiment with one set of knobs."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kit.clock.experiment import (
+    Experiment,
+    ExperimentError,
+    describe,
+    resolve,
+    source_of,
+)
+from kit.clock.progress import Progress, Stopped
+from kit.clock.run import Log, Run, smoke, started
+from kit.clock.snapshot import SharedObjects
+from kit.machine import ticks
+from kit.machine.facts import Machine, this_machine
+from kit.trial import JOURNAL, Trial
+
+_LONGEST_WARM_UP = 10.0
+
+
+def measure(
+    experiment: object,
+    *,
+    seconds: float | None = 2.0,
+    repeats: int = 1,
+    on: None = None,
+    **knobs: object,
+) -> Trial:
+    """Measure one experiment with these knobs.
+
+    `seconds` is the timed part of each of `repeats` starts; warm-up comes before it.
+    `seconds=None` runs the generator to its end, `repeats` times, with seeds 0, 1, 2 …
+    Returns a Trial. Raises ExperimentError where the experiment cannot be measured.
+
+    >>> def count(*, upto=1000):
+    ...     while True:
+    ...         yield sum(range(upto)) and upto
+    >>> measure(count, seconds=0.1, upto=10_000).outcome
+    'complete'
+    """
+    check_arguments("measure()", seconds, repeats, on)
+    resolved = resolve("measure()", experiment)
+    bound = resolved.bind("measure()", knobs)
+    log, origin, shared = Log(), Origin.find(resolved), SharedObjects(resolved)
+    with Progress(f"measuring {describe(resolved.name, bound)}") as progress:
+        try:
+            for repeat in range(repeats):
+                seed = repeat if seconds is None else 0
+                run = Run(
+                    resolved,
+                    bound,
+                    log,
+                    progress,
+                    setup=repeat,
+                    seed=seed,
+                    shared=shared,
+                )
+                _measure_start(run, seconds, repeat, repeats)
+        except Stopped:
+            log.stopped = True
+        finally:
+            shared.restore()
+    trial = make_trial(
+        resolved, bound, log, origin, whole_runs=seconds is None, shared=shared
+    )
+    JOURNAL.append(trial)
+    return trial
+
+
+def _measure_start(run: Run, seconds: float | None, repeat: int, repeats: int) -> None:
+    """Measure one start, the `repeat`-th of several."""
+    progress = run.progress
+    warm_up = None if seconds is None else longest_warm_up(seconds)
+    with started(run, warm_up_seconds=warm_up, cold=repeat == 0):
+        if seconds is None:
+            progress.doing = f"run {repeat + 1} of {repeats}"
+            progress.begin(repeat, repeats)
+            run.to_the_end()
+            progress.expect(1.0)
+            return
+        progress.begin(repeat, repeats, seconds)
+        begun = ticks.CLOCK.wall()
+        for count in itertools.count():
+            run.block(count)
+            spent = ticks.CLOCK.wall() - begun
+            progress.expect(spent / seconds)
+            progress.so_far = f"{_rate(run.log):,.4g} items/s so far"
+            if spent >= seconds or (smoke() and count):
+                return
+
+
+def longest_warm_up(seconds: float) -> float:
+    """Return how long warm-up may last when this many seconds are to be measured."""
+    return max(0.5, min(seconds, _LONGEST_WARM_UP))
+
+
+def _rate(log: Log) -> float:
+    seconds = math.fsum(block.seconds for block in log.blocks)
+    return math.fsum(block.items for block in log.blocks) / max(seconds, 1e-12)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a trial comes from: machine, source of the experiment, time of day."""
+
+    machine: Machine
+    source: str
+    started: str
+
+    @classmethod
+    def find(cls, experiment: Experiment) -> Origin:
+        """Look around, once per measurement."""
+        now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+        return cls(this_machine(), source_of(experiment.function), now)
+
+
+def make_trial(
+    experiment: Experiment,
+    knobs: Mapping[str, object],
+    log: Log,
+    origin: Origin,
+    *,
+    whole_runs: bool,
+    shared: SharedObjects,
+    conditions: Mapping[str, float] | None = None,
+) -> Trial:
+    """Make a Trial of what was logged."""
+    notes = []
+    if shared.names:
+        names = ", ".join(shared.names)
+        notes.append(f"Shared and put back at each start: {names}.")
+    if log.ended_children:
+        children = ", ".join(log.ended_children)
+        notes.append(f"Processes still alive after the end were ended: {children}.")
+    settled = 2 * log.unsettled_starts <= len(log.starts)
+    return Trial(
+        experiment=experiment.name,
+        title=experiment.title,
+        knobs=dict(knobs),
+        block_seconds=[block.seconds for block in log.blocks],
+        block_wall_seconds=[block.wall_seconds for block in log.blocks],
+        block_items=[block.items for block in log.blocks],
+        block_steps=[block.steps for block in log.blocks],
+        block_setups=[block.setup for block in log.blocks],
+        block_rounds=[block.round for block in log.blocks],
+        setup_seconds=[start.seconds for start in log.starts],
+        start_setups=[start.setup for start in log.starts],
+        start_memory_bytes=[start.memory_bytes for start in log.starts],
+        excluded_seconds=math.fsum(block.excluded_seconds for block in log.blocks),
+        peak_memory_bytes=log.starts[0].memory_bytes if log.starts else None,
+        metrics=_join_metrics(log),
+        machine=origin.machine,
+        source=origin.source,
+        started=origin.started,
+        outcome="stopped" if log.stopped else "complete" if settled else "not settled",
+        whole_runs=whole_runs,
+        notes=notes,
+        conditions=dict(conditions or {}),
+    )
+
+
+def _join_metrics(log: Log) -> dict[str, list[float]]:
+    """Return each metric as one float per counted step, nan where it was not given."""
+    steps = sum(block.steps for block in log.blocks)
+    joined: dict[str, list[float]] = {}
+    offset = 0
+    for block in log.blocks:
+        for step, metrics in block.metrics:
+            for name, value in metrics.items():
+                column = joined.setdefault(name, [math.nan] * steps)
+                column[offset + step] = value
+        offset += block.steps
+    return joined
+
+
+def check_arguments(
+    caller: str, seconds: float | None, repeats: int, on: object
+) -> None:
+    """Raise ExperimentError for arguments that no experiment can be measured with."""
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if seconds is not None and not (number and 0 < seconds < math.inf):
+        raise ExperimentError(
+            f"{caller}: seconds={seconds!r} is not a time to measure for.\n"
+            "Use a positive number, or seconds=None to run the generator to its end."
+        )
+    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
+        raise ExperimentError(
+            f"{caller}: repeats={repeats!r} is not a number of runs.\n"
+            "Use a whole number, 1 or more."
+        )
+    if on is not None:
+        raise ExperimentError(
+            f"{caller}: on={on!r:.40} is not something to measure on.\n"
+            "Leave `on` out: this version measures in the process that calls it."
+        )

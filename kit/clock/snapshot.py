@@ -1,0 +1,284 @@
+"""What an experiment shares with its surroundings: state that must not leak.
+
+PyTorch keeps grad mode, autocast, thread count and backend flags for the thread, not
+for the generator. A suspended generator would leave its own to whoever runs next.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import random
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kit.clock.experiment import Experiment, referred_objects
+
+#: Flags below `torch` that change what a step computes or which kernel it takes.
+_FLAGS = tuple(
+    f"backends.{name}"
+    for name in (
+        "cudnn.enabled",
+        "cudnn.benchmark",
+        "cudnn.deterministic",
+        "cudnn.conv.fp32_precision",
+        "cudnn.rnn.fp32_precision",
+        "cuda.matmul.fp32_precision",
+        "cuda.matmul.allow_fp16_reduced_precision_reduction",
+        "cuda.matmul.allow_bf16_reduced_precision_reduction",
+        "mkldnn.enabled",
+        "mkldnn.deterministic",
+        "mkldnn.matmul.fp32_precision",
+        "mkldnn.conv.fp32_precision",
+        "mkldnn.rnn.fp32_precision",
+        "opt_einsum.enabled",
+    )
+)
+#: Pairs of public getter and setter below `torch`.
+_SWITCHES = (
+    ("get_num_threads", "set_num_threads"),
+    ("get_default_dtype", "set_default_dtype"),
+    ("is_autocast_cache_enabled", "set_autocast_cache_enabled"),
+    ("get_float32_matmul_precision", "set_float32_matmul_precision"),
+    ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),
+)
+_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+#: Inference mode is set by entering it. Leaving would bring back the mode of another
+#: variant, so what was entered is kept instead.
+_ENTERED: list[object] = []
+
+
+@dataclass
+class State:
+    """The calling thread's PyTorch settings and all random generators."""
+
+    switches: tuple[object, ...]
+    flags: dict[str, object]
+    inference: bool
+    grad: bool
+    autocast: dict[str, tuple[bool, object]]
+    autocast_depth: int
+    random_states: dict[str, Any]
+
+
+def capture() -> State:
+    """Read the state of the calling thread."""
+    import torch
+
+    flags = {}
+    for name in _FLAGS:
+        try:
+            flags[name] = operator.attrgetter(name)(torch)
+        except (AttributeError, RuntimeError):  # not in this build of PyTorch
+            continue
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return State(
+        switches=tuple(getattr(torch, getter)() for getter, _ in _SWITCHES),
+        flags=flags,
+        inference=torch.is_inference_mode_enabled(),
+        grad=torch.is_grad_enabled(),
+        autocast={
+            device: (
+                torch.is_autocast_enabled(device),
+                torch.get_autocast_dtype(device),
+            )
+            for device in _AUTOCAST_DEVICES
+        },
+        autocast_depth=depth,
+        random_states=_random_states(),
+    )
+
+
+def restore(state: State) -> None:
+    """Set the calling thread to a state; what already is so is not touched."""
+    import torch
+
+    for (getter, setter), value in zip(_SWITCHES, state.switches, strict=True):
+        if getattr(torch, getter)() != value:
+            getattr(torch, setter)(value)
+    for name, value in state.flags.items():
+        if operator.attrgetter(name)(torch) != value:
+            room, _, flag = name.rpartition(".")
+            setattr(operator.attrgetter(room)(torch), flag, value)
+    if torch.is_inference_mode_enabled() != state.inference:
+        mode = torch.inference_mode(state.inference)
+        mode.__enter__()
+        _ENTERED.append(mode)
+    torch.set_grad_enabled(state.grad)
+    for device, (enabled, dtype) in state.autocast.items():
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    # Weights that another variant has cast must not serve this one.
+    torch.clear_autocast_cache()
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    for _ in range(depth, state.autocast_depth):
+        torch.autocast_increment_nesting()
+    for _ in range(state.autocast_depth, depth):
+        torch.autocast_decrement_nesting()
+    for name, value in state.random_states.items():
+        _RANDOM[name][1](value)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and PyTorch's generators alike."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _torch(path: str) -> Callable[..., Any]:
+    def call(*arguments: object) -> Any:
+        return operator.attrgetter(path)(sys.modules["torch"])(*arguments)
+
+    return call
+
+
+def _numpy(name: str) -> Callable[..., Any]:
+    def call(*arguments: object) -> Any:
+        return getattr(sys.modules["numpy"].random, name)(*arguments)
+
+    return call
+
+
+_RANDOM: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "python": (random.getstate, random.setstate),
+    "numpy": (_numpy("get_state"), _numpy("set_state")),
+    "cpu": (_torch("get_rng_state"), _torch("set_rng_state")),
+    "cuda": (_torch("cuda.get_rng_state_all"), _torch("cuda.set_rng_state_all")),
+    "xpu": (_torch("xpu.get_rng_state_all"), _torch("xpu.set_rng_state_all")),
+    "mps": (_torch("mps.get_rng_state"), _torch("mps.set_rng_state")),
+}
+
+
+def _random_states() -> dict[str, Any]:
+    import torch
+
+    names = ["python", "cpu"]
+    names += ["numpy"] if "numpy" in sys.modules else []
+    names += ["cuda"] if torch.cuda.is_initialized() else []
+    names += ["xpu"] if torch.xpu.is_initialized() else []
+    names += ["mps"] if torch.backends.mps.is_available() else []
+    return {name: _RANDOM[name][0]() for name in names}
+
+
+class SharedObjects:
+    """Modules, optimizers and the like that an experiment closes over.
+
+    They exist once, so two variants cannot be alive over them at the same time.
+    `restore` puts them back to how they were found, bit for bit: parameters, buffers,
+    gradients, hooks, submodules, optimizer state.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        import torch
+
+        self.names: list[str] = []
+        self._restorers: list[Callable[[], None]] = []
+        for name, value in referred_objects(experiment.function):
+            if isinstance(value, torch.nn.Module):
+                self._restorers.append(_keep_module(value))
+            elif isinstance(value, torch.optim.Optimizer):
+                self._restorers.append(_keep_optimizer(value))
+            elif (
+                type(value).__module__.split(".")[0] == "torch"
+                and hasattr(value, "load_state_dict")
+                and hasattr(value, "state_dict")
+            ):
+                kept = copy.deepcopy(value.state_dict())
+                self._restorers.append(functools.partial(_load, value, kept))
+            elif isinstance(value, torch.Tensor) and value.requires_grad:
+                self._restorers.append(_keep_tensors([value]))
+            else:
+                continue
+            self.names.append(name)
+
+    def restore(self) -> None:
+        """Put everything back to how it was found."""
+        for restorer in self._restorers:
+            restorer()
+
+
+def _load(owner: Any, kept: Mapping[str, object]) -> None:
+    owner.load_state_dict(copy.deepcopy(kept))
+
+
+def _keep_module(root: Any) -> Callable[[], None]:
+    attributes = [
+        (module, {key: _shallow(value) for key, value in vars(module).items()})
+        for module in root.modules()
+    ]
+    restore_tensors = _keep_tensors([*root.parameters(), *root.buffers()])
+
+    def put_back() -> None:
+        for module, kept in attributes:
+            for key in [key for key in vars(module) if key not in kept]:
+                del module.__dict__[key]
+            for key, value in kept.items():
+                now = module.__dict__.get(key)
+                if isinstance(value, dict) and isinstance(now, dict):
+                    now.clear()  # handles of hooks refer to this very dict
+                    now.update(value)
+                else:
+                    module.__dict__[key] = _shallow(value)
+        restore_tensors()
+
+    return put_back
+
+
+def _shallow(value: object) -> object:
+    return copy.copy(value) if isinstance(value, (dict, list, set)) else value
+
+
+def _keep_tensors(tensors: list[Any]) -> Callable[[], None]:
+    kept = [(t, *_clone(t)) for t in tensors]
+
+    def put_back() -> None:
+        for tensor, data, gradient, requires_grad in kept:
+            tensor.data = data.clone()  # also undoes a change of dtype or layout
+            tensor.grad = None if gradient is None else gradient.clone()
+            tensor.requires_grad_(requires_grad)
+
+    return put_back
+
+
+def _clone(tensor: Any) -> tuple[Any, Any, bool]:
+    gradient = tensor.grad if tensor.is_leaf else None
+    return (
+        tensor.detach().clone(),
+        None if gradient is None else gradient.detach().clone(),
+        tensor.requires_grad,
+    )
+
+
+def _keep_optimizer(optimizer: Any) -> Callable[[], None]:
+    state = {p: _copy_state(s) for p, s in optimizer.state.items()}
+    groups = [
+        {k: list(v) if k == "params" else copy.deepcopy(v) for k, v in group.items()}
+        for group in optimizer.param_groups
+    ]
+
+    def put_back() -> None:
+        optimizer.state.clear()
+        for parameter, kept in state.items():
+            optimizer.state[parameter] = _copy_state(kept)
+        del optimizer.param_groups[len(groups) :]
+        for group, kept in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            for key, value in kept.items():
+                group[key] = list(value) if key == "params" else copy.deepcopy(value)
+
+    return put_back
+
+
+def _copy_state(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _copy_state(value) for key, value in state.items()}
+    return state.clone() if hasattr(state, "clone") else copy.deepcopy(state)

@@ -1,0 +1,409 @@
+"""`compare` and the `Comparison` that it returns."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kit import figures, stats
+from kit.clock.experiment import Experiment, ExperimentError, resolve
+from kit.clock.measuring import Origin, check_arguments
+from kit.clock.progress import Progress, Stopped
+from kit.clock.run import smoke
+from kit.clock.snapshot import SharedObjects
+from kit.comparison import alternation
+from kit.comparison.alternation import Variant
+from kit.comparison.ratio import QUANTITIES, SPEED, Ratio, compare_trials
+from kit.trial import JOURNAL, Trial
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+_SENTENCES = {
+    SPEED: "{a} is {ratio} as fast as {b}",
+    "run_seconds": "{a} takes {ratio} the time of {b}",
+    "setup_seconds": "{a} takes {ratio} the set-up time of {b}",
+    "peak_memory_bytes": "{a} adds {ratio} the memory of {b}",
+}
+_UNITS = {
+    SPEED: "items per second",
+    "run_seconds": "seconds per run",
+    "setup_seconds": "seconds of set-up",
+    "peak_memory_bytes": "bytes of peak memory",
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trials that were measured by turns, the baseline first, and their ratios.
+
+    `ratios` maps each challenger's label to its Ratio; it is computed from the raw
+    blocks of the trials, here and whenever a recording is read.
+    """
+
+    trials: list[Trial]
+    labels: list[str]
+    of: str = SPEED
+    within: float | None = None
+    ratios: dict[str, Ratio] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ratios = {
+            label: compare_trials(self.baseline, trial, self.of, self.within)
+            for label, trial in zip(self.labels[1:], self.trials[1:], strict=True)
+        }
+        object.__setattr__(self, "ratios", ratios)
+
+    @property
+    def baseline(self) -> Trial:
+        """The trial that the others are compared with: the first choice."""
+        return self.trials[0]
+
+    @property
+    def ratio(self) -> Ratio:
+        """The one ratio of two trials; raises ValueError where there are several."""
+        if len(self.ratios) != 1:
+            names = ", ".join(map(repr, self.ratios))
+            raise ValueError(
+                f"this comparison has {len(self.ratios)} ratios; choose one: "
+                f"comparison.ratios[label], label one of {names}"
+            )
+        return next(iter(self.ratios.values()))
+
+    def sentence(self, label: str | None = None) -> str:
+        """Return the finding in words, of one challenger or of the best.
+
+        The best is the fastest, or the one that needs least.
+        """
+        label = label or self._best()
+        ratio, base = self.ratios[label], self._short_baseline(label)
+        if ratio.verdict == "cannot tell":
+            if math.isnan(ratio.value):
+                return f"Cannot tell how {label} compares with {base}: {ratio.reason}"
+            return (
+                f"Cannot tell how {label} compares with {base}: {ratio} "
+                f"({ratio.reason})"
+            )
+        if self.of not in QUANTITIES:
+            side = {"same": "the same as", "more": "above", "less": "below"}
+            return (
+                f"{self.of} of {label} is {side[ratio.verdict]} that of {base}: {ratio}"
+            )
+        if self.of == SPEED and ratio.verdict == "same":
+            return f"{label} is as fast as {base}: {ratio}"
+        value, _, interval = str(ratio).partition(" × ")
+        text = _SENTENCES[self.of].format(a=label, ratio=f"{value} ×", b=base)
+        return f"{text} {interval}"
+
+    def _best(self) -> str:
+        sign = 1 if self.of == SPEED else -1
+        known = [k for k, r in self.ratios.items() if not math.isnan(r.value)]
+        return max(
+            known or list(self.ratios),
+            key=lambda k: sign * self.ratios[k].value,
+        )
+
+    def _short_baseline(self, label: str) -> str:
+        """Return the baseline's label, without a knob's name that was just said."""
+        knob, equals, value = self.labels[0].partition("=")
+        alone = equals and ", " not in label and label.startswith(f"{knob}=")
+        return value if alone else self.labels[0]
+
+    def quantity(self, trial: Trial) -> tuple[float, float, float]:
+        """Return the compared quantity of one trial with its 95 % interval."""
+        if self.of == SPEED:
+            return (trial.items_per_second, *trial.interval)
+        if self.of == "peak_memory_bytes":
+            values = [float(m) for m in trial.start_memory_bytes if m is not None]
+        elif self.of == "setup_seconds":
+            values = trial.setup_seconds
+        elif self.of == "run_seconds":
+            values = trial.block_seconds
+        else:
+            values = trial.last_values(self.of)
+        later = self.of in ("setup_seconds", "peak_memory_bytes") and len(values) > 1
+        return tuple(stats.student_interval(values[1:] if later else values))
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the table as text: label, quantity, ratio, interval, verdict."""
+        rows = []
+        for label, trial in zip(self.labels, self.trials, strict=True):
+            value, ratio = self.quantity(trial)[0], self.ratios.get(label)
+            shown = ("1", "", "baseline")
+            if ratio is not None:
+                span = f"[{ratio.low:.3g}, {ratio.high:.3g}]"
+                shown = (f"{ratio.value:.3g}", span, ratio.verdict)
+            rows.append((label, f"{value:,.4g}", *shown))
+        return rows
+
+    def table(self) -> pandas.DataFrame:
+        """Return one row per trial: quantity, ratio, interval, verdict, reason."""
+        import pandas
+
+        records = []
+        for label, trial in zip(self.labels, self.trials, strict=True):
+            ratio = self.ratios.get(label)
+            records.append(
+                {
+                    "label": label,
+                    **trial.knobs,
+                    self.of: self.quantity(trial)[0],
+                    "ratio": ratio.value if ratio else 1.0,
+                    "low": ratio.low if ratio else math.nan,
+                    "high": ratio.high if ratio else math.nan,
+                    "verdict": ratio.verdict if ratio else "baseline",
+                    "reason": ratio.reason if ratio else "",
+                }
+            )
+        return pandas.DataFrame(records).set_index("label")
+
+    def plot(
+        self, x: str | None = None, model: Callable[[Any], float] | None = None
+    ) -> Axes:
+        """Draw the quantity of each trial with 95 % intervals; return the Axes.
+
+        Bars, or a line over the knob `x` where its values are numbers. `model` maps a
+        value of `x` to a predicted quantity, drawn as a dashed line.
+        """
+        values, lows, highs = zip(*map(self.quantity, self.trials), strict=True)
+        if x is None:
+            return figures.draw_bars(
+                self.labels,
+                values,
+                lows,
+                highs,
+                title=self.sentence(),
+                unit=self._unit(),
+                baseline=0,
+            )
+        positions = [trial.knobs.get(x) for trial in self.trials]
+        if not all(isinstance(p, (int, float)) for p in positions):
+            raise ValueError(
+                f"Comparison.plot: x={x!r} is not a knob with numbers in every trial; "
+                f"its values are {positions}. Leave x out for bars."
+            )
+        series: dict[str, tuple[object, ...]] = {
+            "measured": (positions, values, lows, highs, "measured")
+        }
+        if model is not None:
+            predicted = [model(position) for position in positions]
+            series["predicted"] = (positions, predicted, None, None, "predicted")
+        return figures.draw_lines(
+            series, title=self.sentence(), xlabel=x, ylabel=self._unit()
+        )
+
+    def _unit(self) -> str:
+        return _UNITS.get(self.of, self.of)
+
+    def __repr__(self) -> str:
+        headers = ("", self._unit(), "ratio", "95 % interval", "verdict")
+        lines = [self.sentence(), figures.text_table(headers, self.rows())]
+        return "\n".join([*lines, *(f"  {note}" for note in self.remarks())])
+
+    def remarks(self) -> list[str]:
+        """Return what a reader should know before using the ratios."""
+        told = [
+            f"{label}: {ratio.reason}."
+            for label, ratio in self.ratios.items()
+            if ratio.reason and ratio.reason not in self.sentence()
+        ]
+        seen: dict[str, None] = {}
+        for trial in self.trials:
+            seen.update(dict.fromkeys(trial.remarks()))
+        return told + list(seen)
+
+    def _repr_html_(self) -> str:
+        headers = ("", self._unit(), "ratio", "95 % interval", "verdict")
+        return figures.html_sentence(
+            self.sentence(), " ".join(self.remarks())
+        ) + figures.html_table(headers, self.rows())
+
+
+def compare(
+    experiment: object,
+    *,
+    of: str = SPEED,
+    seconds: float | None = 4.0,
+    repeats: int = 5,
+    within: float | None = None,
+    on: None = None,
+    patient: bool = False,
+    **choices: object,
+) -> Comparison:
+    """Compare every combination of the choices by turns; the first is the baseline.
+
+    Lists and ranges are choices, everything else is a value. `experiment` may also be
+    a dict of experiments by name. `seconds` is the total; `seconds=None` runs each
+    generator to its end, `repeats` times. `of` names what is compared: a quantity
+    or a metric, which needs `within`, the difference that counts as the same.
+    `patient=True` goes on to three times the budget where the interval is wide.
+    Raises ExperimentError where something cannot be compared.
+
+    >>> def add(*, upto=1000):
+    ...     while True:
+    ...         yield sum(range(upto)) and 1
+    >>> compare(add, upto=[1000, 4000], seconds=0.5).ratio.verdict
+    'slower'
+    """
+    check_arguments("compare()", seconds, repeats, on)
+    _check_quantity(of, seconds, within)
+    variants = _variants(experiment, choices, whole_runs=seconds is None)
+    labels = [variant.label for variant in variants]
+    with Progress(f"comparing {' · '.join(labels)}"[:100]) as progress:
+        try:
+            _alternate(variants, of, seconds, repeats, patient, progress)
+        except Stopped:
+            for variant in variants:
+                variant.log.stopped = True
+        finally:
+            for variant in variants:
+                variant.shared.restore()
+    trials = [variant.trial() for variant in variants]
+    if of not in QUANTITIES:
+        _check_metric(of, trials)
+    comparison = Comparison(trials, labels, of, within)
+    JOURNAL.extend([*trials, comparison])
+    return comparison
+
+
+def _alternate(
+    variants: Sequence[Variant],
+    of: str,
+    seconds: float | None,
+    repeats: int,
+    patient: bool,
+    progress: Progress,
+) -> None:
+    """Start each variant cold and alone, then each challenger beside the baseline."""
+    baseline, *challengers = variants
+    repeats = 2 if smoke() else repeats
+    if seconds is not None:
+        for variant in variants:
+            variant.start_cold(progress, seconds)
+    setup = 0
+    for index, challenger in enumerate(challengers):
+        part = index, len(challengers)
+        if of == SPEED and seconds is not None:
+            setup = alternation.alternate_rates(
+                baseline,
+                challenger,
+                first_setup=setup,
+                seconds=seconds / len(challengers),
+                least_pairs=repeats,
+                patient=patient,
+                progress=progress,
+                part=part,
+            )
+            continue
+        if of == "setup_seconds":
+            act = alternation.start_only(progress)
+        elif of == "peak_memory_bytes":
+            act = alternation.watch_memory(progress, seconds or 0.0)
+        else:
+            act = alternation.run_to_the_end(progress)
+        setup = alternation.alternate_whole(
+            baseline,
+            challenger,
+            act,
+            first_setup=setup,
+            repeats=repeats,
+            progress=progress,
+            part=part,
+        )
+
+
+def _check_quantity(of: str, seconds: float | None, within: float | None) -> None:
+    """Raise ExperimentError where `of`, `seconds` and `within` do not go together."""
+    starts = ("setup_seconds", "peak_memory_bytes")
+    if seconds is None and of in starts:
+        raise ExperimentError(
+            f"compare(): of={of!r} looks at starts, not at whole runs.\n"
+            "Leave out seconds=None."
+        )
+    if seconds is not None and of not in (SPEED, *starts):
+        raise ExperimentError(
+            f"compare(): of={of!r} compares whole runs, and seconds={seconds!r} asks "
+            "for a rate.\nSay seconds=None, and let the generator end; other "
+            f"quantities: {', '.join(QUANTITIES)}."
+        )
+    if of not in QUANTITIES and not (within is not None and within > 0):
+        raise ExperimentError(
+            f"compare(): of={of!r} is a metric, compared by its difference; "
+            f"within={within!r} does not say which difference counts as the same.\n"
+            f"Add within=…, for instance within=0.01 (quantities: "
+            f"{', '.join(QUANTITIES)})."
+        )
+
+
+def _check_metric(metric: str, trials: Sequence[Trial]) -> None:
+    for trial in trials:
+        if trial.block_seconds and metric not in trial.metrics:
+            raise ExperimentError(
+                f"compare(): {trial.heading()} yields no metric {metric!r} (it yields "
+                f"{', '.join(trial.metrics) or 'none'}).\n"
+                f'Yield it with each step: yield n, {{"{metric}": value}}; or compare '
+                f"a quantity: {', '.join(QUANTITIES)}."
+            )
+
+
+def _variants(
+    experiment: object, choices: Mapping[str, object], *, whole_runs: bool
+) -> list[Variant]:
+    """Return every combination of experiments and choices, the baseline first."""
+    named = isinstance(experiment, Mapping)
+    experiments = (
+        [resolve("compare()", e, str(name)) for name, e in experiment.items()]
+        if isinstance(experiment, Mapping)
+        else [resolve("compare()", experiment)]
+    )
+    lists = {k: v for k, v in choices.items() if isinstance(v, (list, range))}
+    for knob, values in lists.items():
+        _check_choices(experiments, knob, list(values))
+    combinations = [
+        dict(zip(lists, values, strict=True))
+        for values in itertools.product(*lists.values())
+    ]
+    variants: list[Variant] = []
+    for chosen, combination in itertools.product(experiments, combinations):
+        bound = chosen.bind("compare()", {**choices, **combination})
+        parts = [chosen.name] if named or not combination else []
+        parts += [f"{knob}={value!r:.40}" for knob, value in combination.items()]
+        label = ", ".join(parts)
+        same = sum(v.label.split(" (again")[0] == label for v in variants)
+        label += f" (again{f' {same}' if same > 1 else ''})" if same else ""
+        shared = SharedObjects(chosen)
+        variants.append(
+            Variant(chosen, bound, label, shared, Origin.find(chosen), whole_runs)
+        )
+    if len(variants) < 2:
+        name = experiments[0].name if experiments else "nothing"
+        raise ExperimentError(
+            f"compare(): one variant only ({name}); there is nothing to compare.\n"
+            "Give a knob a list, as in batch_size=[32, 64], or pass several "
+            'experiments: {"plain": f, "other": g}.'
+        )
+    return variants
+
+
+def _check_choices(
+    experiments: Sequence[Experiment], knob: str, values: list[object]
+) -> None:
+    if not values:
+        raise ExperimentError(
+            f"compare(): {knob}={values!r} is an empty list of choices.\n"
+            f"Name two values or more, the baseline first: {knob}=[…, …]."
+        )
+    for chosen in experiments:
+        default = chosen.defaults.get(knob, inspect.Parameter.empty)
+        if default is not inspect.Parameter.empty and default not in values:
+            raise ExperimentError(
+                f"compare(): {chosen.name}'s default {knob}={default!r} is not among "
+                f"the choices {values!r:.60}.\n"
+                f"Add {default!r} to the list, the baseline first, or change the "
+                f"default in def {chosen.name}(*, {knob}=…)."
+            )

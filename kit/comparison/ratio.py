@@ -1,0 +1,219 @@
+"""`Ratio`: how a variant compares with the baseline, from the raw blocks of both."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kit import stats
+from kit.trial import Trial
+
+SPEED = "items_per_second"
+#: Quantities that `of=` knows besides metrics, each with the verdict's two words.
+QUANTITIES = {
+    SPEED: ("faster", "slower"),
+    "run_seconds": ("more", "less"),
+    "setup_seconds": ("more", "less"),
+    "peak_memory_bytes": ("more", "less"),
+}
+_LEAST_PAIRS = 5
+_BUSY_CORES = 0.1
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Variant over baseline of the compared quantity, or a metric's difference.
+
+    `low` and `high` bound the 95 % interval. `verdict` is faster, slower (more, less),
+    same or cannot tell; `reason` says why it cannot tell and what to do, or what to
+    know about the figure.
+    """
+
+    value: float
+    low: float
+    high: float
+    verdict: str
+    reason: str = ""
+    unit: str = "×"
+
+    def __str__(self) -> str:
+        if self.unit == "×":
+            return f"{self.value:.3g} × [{self.low:.3g}, {self.high:.3g}]"
+        return f"{self.value:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
+
+
+def compare_trials(
+    baseline: Trial, variant: Trial, of: str = SPEED, within: float | None = None
+) -> Ratio:
+    """Compute the ratio of two trials that were measured side by side.
+
+    Blocks with equal set-up and round belong together. Speeds: the median of
+    log-ratios of ABBA rounds, each averaged with its twin of the other creation order,
+    resampled over pairs of set-ups and then rounds; fewer than five pairs of set-ups:
+    Student's t over set-ups. Whole runs, set-ups, memory: Student's t over pairs, on
+    the log scale. Metrics: Student's t over differences.
+    """
+    if of not in QUANTITIES:
+        return _difference(baseline, variant, of, within or 0.0)
+    note = ""
+    if of == SPEED and not baseline.whole_runs:
+        estimate, note = _speed(baseline, variant)
+    else:
+        pairs = _paired(baseline, variant, of)
+        if not pairs:
+            return _unknown("nothing was measured in both; run it again for longer")
+        if any(not (a > 0 and b > 0) for a, b in pairs):
+            return _unknown(f"{of} is zero in at least one run, so there is no ratio")
+        estimate = stats.student_interval([math.log(b / a) for a, b in pairs])
+    value, low, high = (math.exp(x) for x in estimate)
+    above, below = QUANTITIES[of]
+    verdict, reason = _verdict(low, high, above, below)
+    for trial in (baseline, variant):
+        if doubt := _doubt(trial, of):
+            verdict, reason = "cannot tell", doubt
+    return Ratio(value, low, high, verdict, reason or note)
+
+
+def _verdict(low: float, high: float, above: str, below: str) -> tuple[str, str]:
+    if math.isnan(low) or math.isnan(high):
+        reason = "one pair has no interval; ask for more seconds or repeats"
+        return "cannot tell", reason
+    verdict = stats.judge_ratio(low, high, above=above, below=below)
+    if verdict != "cannot tell":
+        return verdict, ""
+    width = math.log(high / low)
+    if low > 1 or high < 1:
+        return verdict, "there is a difference, but it may be below 2 %"
+    # An interval shrinks with the square root of time.
+    longer = max(2, math.ceil((width / (2 * math.log(stats.SAME))) ** 2))
+    advice = (
+        f"measure about {longer} times as long (seconds=…)"
+        if longer <= 50
+        else "quiet the machine, or look for what changes from step to step"
+    )
+    return verdict, f"the interval holds both a gain and a loss; {advice}"
+
+
+def _doubt(trial: Trial, of: str) -> str:
+    """Return why this trial cannot be trusted, or nothing."""
+    if trial.outcome == "stopped":
+        return "it was stopped before the end"
+    if of != SPEED:
+        return ""
+    if trial.outcome == "not settled":
+        return (
+            f"{trial.heading()} never settled: its speed still changed when warm-up "
+            "ended; measure longer"
+        )
+    busy = trial.conditions.get("others_cores", 0.0)
+    threads = trial.conditions.get("cores_per_thread", 1.0)
+    if (
+        busy > _BUSY_CORES
+        and threads > 1.2
+        and trial.conditions.get("waiting", 0.0) > 0.05
+    ):
+        return (
+            f"other programs used {busy:.1f} cores while several threads were "
+            "measured; close them, or set torch.set_num_threads(1)"
+        )
+    return ""
+
+
+def _unknown(reason: str) -> Ratio:
+    return Ratio(math.nan, math.nan, math.nan, "cannot tell", reason)
+
+
+def _speed(baseline: Trial, variant: Trial) -> tuple[stats.Estimate, str]:
+    """Estimate the log-ratio of speeds from rounds; a note where tails decide it."""
+    rounds_a, rounds_b = _rounds(baseline), _rounds(variant)
+    setups = sorted({setup for setup, _ in rounds_a.keys() & rounds_b.keys()})
+    seconds: list[list[tuple[float, float]]] = []
+    items: list[list[tuple[float, float]]] = []
+    logs: dict[int, list[float]] = {}
+    for setup in setups:
+        keys = sorted(k for k in rounds_a.keys() & rounds_b.keys() if k[0] == setup)
+        seconds.append([(rounds_a[k][0], rounds_b[k][0]) for k in keys])
+        items.append([(rounds_a[k][1], rounds_b[k][1]) for k in keys])
+        logs[setup] = [
+            math.log(nb / na) - math.log(tb / ta)
+            for (ta, tb), (na, nb) in zip(seconds[-1], items[-1], strict=True)
+        ]
+    if not setups:
+        return stats.Estimate(math.nan, math.nan, math.nan), ""
+    octets = [
+        [(x + y) / 2 for x, y in zip(logs[s], logs[s + 1], strict=False)]
+        for s in setups
+        if s % 2 == 0 and s + 1 in logs
+    ]
+    if len(octets) < _LEAST_PAIRS:
+        means = [math.fsum(values) / len(values) for values in logs.values()]
+        few = f"from {len(means)} set-ups of each"
+        return stats.student_interval(means), few
+    typical = stats.two_level_median(octets)
+    total = stats.two_level_total_ratio(
+        [seconds[i] + seconds[i + 1] for i in range(0, len(setups) - 1, 2)],
+        [items[i] + items[i + 1] for i in range(0, len(setups) - 1, 2)],
+    )
+    if abs(total.value - typical.value) > math.log(stats.SAME):
+        note = (
+            "rare slow steps decide it: the typical step alone would give "
+            f"{math.exp(typical.value):.3g} ×"
+        )
+        return total, note
+    return typical, ""
+
+
+def _rounds(trial: Trial) -> dict[tuple[int, int], tuple[float, float]]:
+    """Return (seconds, items) of each (set-up, round)."""
+    sums: dict[tuple[int, int], tuple[float, float]] = {}
+    for setup, number, seconds, items in zip(
+        trial.block_setups,
+        trial.block_rounds,
+        trial.block_seconds,
+        trial.block_items,
+        strict=True,
+    ):
+        before = sums.get((setup, number), (0.0, 0.0))
+        sums[setup, number] = before[0] + seconds, before[1] + items
+    return sums
+
+
+def _paired(baseline: Trial, variant: Trial, of: str) -> list[tuple[float, float]]:
+    """Return (baseline, variant) of the quantity, run by run or start by start."""
+    if of in ("setup_seconds", "peak_memory_bytes"):
+        a, b = (_by_start(trial, of) for trial in (baseline, variant))
+    else:
+        a, b = (
+            {
+                setup: (items / seconds if of == SPEED else seconds)
+                for (setup, _), (seconds, items) in _rounds(t).items()
+            }
+            for t in (baseline, variant)
+        )
+    return [(a[key], b[key]) for key in sorted(a.keys() & b.keys())]
+
+
+def _by_start(trial: Trial, of: str) -> dict[int, float]:
+    """Return the quantity of each start but the cold one, which loads libraries."""
+    name = "setup_seconds" if of == "setup_seconds" else "start_memory_bytes"
+    values = zip(trial.start_setups, getattr(trial, name), strict=True)
+    return {setup: value for setup, value in list(values)[1:] if value is not None}
+
+
+def _difference(baseline: Trial, variant: Trial, metric: str, within: float) -> Ratio:
+    a, b = (
+        dict(zip(t.block_setups, t.last_values(metric), strict=True))
+        for t in (baseline, variant)
+    )
+    differences = [b[key] - a[key] for key in sorted(a.keys() & b.keys())]
+    if not differences:
+        return _unknown("nothing was measured in both; run it again")
+    value, low, high = stats.student_interval(differences)
+    if any(math.isnan(x) for x in (value, low, high)):
+        reason = f"{metric} has no interval here: it needs two runs or more with values"
+        return Ratio(value, low, high, "cannot tell", reason, unit=metric)
+    verdict = stats.judge_difference(low, high, within)
+    reason = ""
+    if verdict == "cannot tell":
+        reason = f"the interval is wider than ±{within:g}; ask for more repeats"
+    return Ratio(value, low, high, verdict, reason, unit=metric)

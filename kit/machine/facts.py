@@ -1,0 +1,418 @@
+"""What this machine is: each fact with its reason; what is unknown is None."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+import platform
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Any
+
+from kit import figures
+
+# Those by which PyTorch's libraries for processors choose their kernels.
+_INSTRUCTION_SETS = re.compile(
+    r"avx2|avx_vnni|avx512(f|_vnni|_bf16|_fp16)|amx_\w+|asimd(hp)?|i8mm|bf16|sve2?"
+)
+# The first of these environment variables, or else files, that is there tells.
+_CONTAINERS = {
+    "BINDER_LAUNCH_HOST": "binder",
+    "COLAB_RELEASE_TAG": "colab",
+    "KUBERNETES_SERVICE_HOST": "kubernetes",
+    "run/.containerenv": "podman",
+    ".dockerenv": "docker",
+}
+_ABSENT = {"compiler", "container", "torch"}  # None means none, not unknown
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A value, None where it is unknown, and how it was found."""
+
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One device that PyTorch can use beside the processor; memory in bytes."""
+
+    name: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, repr=False)
+class Machine:
+    """What a machine is; `why` gives each fact's reason. Memory is in bytes.
+
+    `cores` is what this process may use, a control group's quota rounded down to a
+    whole core, at least 1. `threads` is PyTorch's own number in the asking thread.
+    """
+
+    name: str
+    processor: str | None
+    cores: int | None
+    memory_bytes: int | None
+    shared_memory_bytes: int | None
+    instruction_sets: tuple[str, ...] | None
+    accelerators: tuple[Accelerator, ...] | None
+    operating_system: str | None
+    python: str
+    torch: str | None
+    threads: int | None
+    compiler: str | None
+    reads_run_queue_delay: bool
+    start_method: str
+    container: str | None
+    reasons: Mapping[str, str] = field(compare=False)
+
+    @property
+    def facts(self) -> dict[str, Fact]:
+        """Return every fact by its name."""
+        return {name: Fact(getattr(self, name), self.reasons[name]) for name in _NAMES}
+
+    def why(self, name: str) -> str:
+        """Return how a fact was found, or why it is unknown.
+
+        Raises ValueError where there is no such fact.
+        """
+        if name not in self.reasons:
+            raise ValueError(f"no fact is called {name!r}; there are {list(_NAMES)}")
+        return self.reasons[name]
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the facts as JSON can hold them.
+
+        >>> this_machine().to_dict()["python"]["reason"]
+        'platform.python_version()'
+        """
+        return {name: dataclasses.asdict(fact) for name, fact in self.facts.items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Machine:
+        """Make a machine of what `to_dict` returned, or JSON of that.
+
+        Raises ValueError naming a field that is missing or unknown.
+
+        >>> here = this_machine()
+        >>> Machine.from_dict(here.to_dict()) == here
+        True
+        """
+        _check_fields("machine", data, set(_NAMES))
+        for name in _NAMES:
+            _check_fields(f"machine.{name}", data[name], {"value", "reason"})
+        values = {name: data[name]["value"] for name in _NAMES}
+        if values["instruction_sets"] is not None:
+            values["instruction_sets"] = tuple(values["instruction_sets"])
+        if values["accelerators"] is not None:
+            for given in values["accelerators"]:
+                _check_fields("machine.accelerators", given, {"name", "memory_bytes"})
+            devices = (Accelerator(**given) for given in values["accelerators"])
+            values["accelerators"] = tuple(devices)
+        return cls(**values, reasons={name: data[name]["reason"] for name in _NAMES})
+
+    def __repr__(self) -> str:
+        rows = [(label, f"{value}  ({why})") for label, value, why in self._rows()]
+        return f"{self.name}\n{figures.text_table(['', ''], rows).lstrip()}"
+
+    def _repr_html_(self) -> str:
+        return figures.html_card(f"This machine: {self.name}", self._rows())
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        return [
+            (
+                name.removesuffix("_bytes").replace("_", " "),
+                _write(name, fact),
+                fact.reason,
+            )
+            for name, fact in self.facts.items()
+            if name != "name"
+        ]
+
+
+_NAMES = tuple(f.name for f in dataclasses.fields(Machine) if f.name != "reasons")
+
+
+def this_machine(*, root: Path = Path("/")) -> Machine:
+    """Return what this machine is: the limits that hold here, not the host's.
+
+    Files are read below `root`, so that a test can pretend. One that cannot be read
+    makes its facts None; it is never an error.
+
+    >>> this_machine().cores >= 1
+    True
+    """
+    torch, version = _import_torch()
+    facts = {
+        "processor": _processor(root),
+        "cores": _cores(root, *_allowed_cores()),
+        "memory_bytes": _memory(root),
+        "shared_memory_bytes": _shared_memory(root),
+        "instruction_sets": _instruction_sets(root),
+        "accelerators": _accelerators(torch, version.reason),
+        "operating_system": _operating_system(root),
+        "python": Fact(platform.python_version(), "platform.python_version()"),
+        "torch": version,
+        "threads": Fact(None, version.reason)
+        if torch is None
+        else Fact(torch.get_num_threads(), "torch.get_num_threads()"),
+        "compiler": _compiler(),
+        "reads_run_queue_delay": _run_queue_delay(root),
+        "start_method": _start_method(),
+        "container": _container(root),
+    }
+    facts["name"] = _name(facts["accelerators"], facts["processor"], facts["cores"])
+    values = {name: fact.value for name, fact in facts.items()}
+    return Machine(**values, reasons={name: facts[name].reason for name in _NAMES})
+
+
+def _read(root: Path, path: str | PurePosixPath) -> str | None:
+    try:
+        return (root / str(path).lstrip("/")).read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _groups(root: Path, controller: str) -> Iterator[PurePosixPath]:
+    # This process's own control group and those around it, versions 1 and 2. In a
+    # container the mount's root is part of the path but not of the file system.
+    own: dict[str, str] = {}
+    for line in (_read(root, "proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        own.update(dict.fromkeys(controllers.split(","), path))
+    mounts = _read(root, "proc/self/mountinfo") or (
+        "- - - / /sys/fs/cgroup - cgroup2 - -\n"
+        f"- - - / /sys/fs/cgroup/{controller} - cgroup - {controller}"
+    )
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        places = before.split()[3:5]
+        kind, _, options = after.partition(" ")
+        if kind == "cgroup2":
+            path = own.get("")
+        elif kind == "cgroup" and controller in options.split(" ")[-1].split(","):
+            path = own.get(controller)
+        else:
+            continue
+        if len(places) < 2:
+            continue
+        mount_root, mount_point = places
+        inside = PurePosixPath(path or "/")
+        if ".." in inside.parts or not inside.is_relative_to(mount_root):
+            inside = PurePosixPath(mount_root)
+        inside = inside.relative_to(mount_root)
+        for part in [inside, *inside.parents]:
+            yield PurePosixPath(mount_point) / part
+
+
+def _quota(root: Path) -> tuple[float, str] | None:
+    quotas = []
+    for group in _groups(root, "cpu"):
+        old = [
+            _read(root, group / f"cpu.cfs_{name}_us") for name in ("quota", "period")
+        ]
+        words = (_read(root, group / "cpu.max") or f"{old[0]} {old[1]}").split()
+        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+            quotas.append((int(words[0]) / int(words[1]), str(group)))
+    return min(quotas, default=None)
+
+
+def _allowed_cores() -> tuple[int | None, str]:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)), "in this process's affinity mask"
+    return os.cpu_count(), "by os.cpu_count(): this system has no affinity mask"
+
+
+def _cores(root: Path, allowed: int | None, reason: str) -> Fact:
+    if allowed is None:
+        return Fact(None, "the system does not tell")
+    limit = _quota(root)
+    if limit is None:
+        return Fact(allowed, f"{allowed} {reason}; no control group sets a quota")
+    quota, group = limit
+    cores = min(allowed, max(1, int(quota)))
+    return Fact(cores, f"{allowed} {reason}; a quota of {quota:.3g} cores in {group}")
+
+
+def _memory(root: Path) -> Fact:
+    if sys.platform != "linux":
+        return _memory_by_psutil()
+    total = re.search(r"MemTotal:\s+(\d+) kB", _read(root, "proc/meminfo") or "")
+    sizes = [(int(total[1]) * 1024, "MemTotal in /proc/meminfo")] if total else []
+    for group in _groups(root, "memory"):
+        for file in ("memory.max", "memory.limit_in_bytes"):
+            text = (_read(root, group / file) or "").strip()
+            # Version 1 writes "no limit" as a number near 2⁶³.
+            if text.isdigit() and int(text) < 2**60:
+                sizes.append((int(text), f"the limit in {group / file}"))
+    return Fact(*min(sizes, default=(None, "/proc/meminfo cannot be read")))
+
+
+def _memory_by_psutil() -> Fact:
+    try:
+        import psutil
+    except ImportError:
+        return Fact(None, "psutil is not installed")
+    return Fact(psutil.virtual_memory().total, "psutil.virtual_memory()")
+
+
+def _shared_memory(root: Path) -> Fact:
+    try:
+        disk = os.statvfs(root / "dev/shm")
+    except (OSError, AttributeError):
+        return Fact(None, "there is no /dev/shm")
+    return Fact(disk.f_blocks * disk.f_frsize, "the size of /dev/shm")
+
+
+def _from_cpuinfo(root: Path, *keys: str) -> str | None:
+    for line in (_read(root, "proc/cpuinfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in keys and value.strip():
+            return value.strip()
+    return None
+
+
+def _processor(root: Path) -> Fact:
+    if sys.platform != "linux":
+        return Fact(platform.processor() or None, "platform.processor()")
+    model = _from_cpuinfo(root, "model name")
+    found = "the model name" if model else "no model name"
+    return Fact(model, f"{found} in /proc/cpuinfo")
+
+
+def _instruction_sets(root: Path) -> Fact:
+    flags = _from_cpuinfo(root, "flags", "Features")
+    if flags is None:
+        return Fact(None, "no flags in /proc/cpuinfo")
+    has = tuple(flag for flag in flags.split() if _INSTRUCTION_SETS.fullmatch(flag))
+    return Fact(has, "those of the flags in /proc/cpuinfo that matter to PyTorch")
+
+
+def _import_torch() -> tuple[ModuleType | None, Fact]:
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library is missing
+        return None, Fact(None, f"PyTorch cannot be imported: {error}")
+    return torch, Fact(str(torch.__version__), "torch.__version__")
+
+
+def _accelerators(torch: Any, otherwise: str) -> Fact:
+    # Counting does not initialise CUDA. Asking for names does, but without a context,
+    # which would take memory; a process forked afterwards cannot use CUDA.
+    if torch is None:
+        return Fact(None, otherwise)
+    try:
+        kind = torch.accelerator.current_accelerator()
+        if kind is None:
+            return Fact((), "this build of PyTorch supports none")
+        count = torch.accelerator.device_count()
+        module = torch.get_device_module(kind)
+        if kind.type == "mps":
+            found = [Accelerator("Apple GPU", torch.mps.recommended_max_memory())]
+        else:
+            devices = [module.get_device_properties(i) for i in range(count)]
+            found = [Accelerator(d.name, d.total_memory) for d in devices]
+    except (RuntimeError, AssertionError, AttributeError) as error:
+        return Fact(None, f"PyTorch cannot tell: {error}".splitlines()[0])
+    reason = f"torch.{kind.type} finds {count}"
+    if count:
+        reason += "; asking initialises it in this process and makes no context"
+    return Fact(tuple(found[:count]), reason)
+
+
+def _operating_system(root: Path) -> Fact:
+    if sys.platform != "linux":
+        return Fact(platform.platform(terse=True) or None, "platform.platform()")
+    kernel = f"Linux {platform.release()}"
+    release = _read(root, "etc/os-release") or ""
+    name = re.search(r'^PRETTY_NAME="?(.+?)"?$', release, re.MULTILINE)
+    if name is None:
+        return Fact(kernel, "platform.release()")
+    return Fact(f"{name[1]}, {kernel}", "/etc/os-release, platform.release()")
+
+
+def _compiler() -> Fact:
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    command = os.environ.get("CXX") or usual
+    path = shutil.which((shlex.split(command) or [usual])[0])
+    found = "found" if path else "not found: no torch.compile for the processor"
+    return Fact(path, f"{command}, which torch.compile looks for, is {found}")
+
+
+def _run_queue_delay(root: Path) -> Fact:
+    file = "/proc/thread-self/schedstat"
+    numbers = (_read(root, file) or "").split()
+    if len(numbers) != 3:
+        return Fact(False, f"{file} cannot be read")
+    if set(numbers) == {"0"}:
+        return Fact(False, f"the kernel keeps no times in {file}")
+    return Fact(True, f"the second number in {file}")
+
+
+def _start_method() -> Fact:
+    # get_start_method() would fix the default for the rest of the process.
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    if chosen:
+        return Fact(chosen, "multiprocessing.set_start_method()")
+    default = multiprocessing.get_all_start_methods()[0]
+    return Fact(default, f"the default of Python {platform.python_version()}")
+
+
+def _container(root: Path) -> Fact:
+    for sign, name in _CONTAINERS.items():
+        if sign in os.environ:
+            return Fact(name, f"${sign} is set")
+        if "." in sign and _read(root, sign) is not None:
+            return Fact(name, f"/{sign} is there")
+    return Fact(None, "no sign of one")
+
+
+def _name(accelerators: Fact, processor: Fact, cores: Fact) -> Fact:
+    if accelerators.value:
+        first, count = accelerators.value[0].name, len(accelerators.value)
+        words, reason = f"{count} {first}" if count > 1 else first, "its accelerators"
+    else:
+        words = re.sub(
+            r"\((R|TM)\)|\bCPU\b|@.*|\bProcessor\b|\d+-Core",
+            " ",
+            processor.value or platform.machine(),
+            flags=re.IGNORECASE,
+        )
+        if cores.value:
+            words += f" {cores.value} core{'s' * (cores.value > 1)}"
+        reason = "its processor and the cores that may be used"
+    return Fact(re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-"), reason)
+
+
+def _write(name: str, fact: Fact) -> str:
+    if fact.value is None:
+        return "none" if name in _ABSENT else "unknown"
+    if name.endswith("_bytes"):
+        return figures.format_bytes(fact.value)
+    if name == "accelerators":
+        devices = fact.value
+        texts = [f"{d.name}, {figures.format_bytes(d.memory_bytes)}" for d in devices]
+        return "; ".join(texts) or "none"
+    if isinstance(fact.value, tuple):
+        return ", ".join(fact.value) or "none"
+    if isinstance(fact.value, bool):
+        return "yes" if fact.value else "no"
+    return str(fact.value)
+
+
+def _check_fields(where: str, data: Any, wanted: set[str]) -> None:
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{where} must be an object, not {data!r}")
+    for name in sorted(wanted - set(data)):
+        raise ValueError(f"{where}: the field {name!r} is missing")
+    for name in sorted(set(data) - wanted):
+        raise ValueError(f"{where}: the field {name!r} is unknown")

@@ -1,0 +1,108 @@
+"""How much memory an experiment adds while it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import sys
+import threading
+from types import TracebackType
+
+from kit.machine import devices, processes
+
+_SECONDS_BETWEEN_LOOKS = 0.02
+
+
+class MemoryWatch:
+    """Watch how far memory rises above where it was on entering.
+
+    Where an accelerator was used, the increase is the accelerator's. Else it is that
+    of this process and its children: on Linux the proportional set size (PSS), which
+    counts shared pages once, sampled fifty times a second, or this process's own
+    high-water mark where that is higher; elsewhere the resident size. In bytes.
+    """
+
+    def __init__(self) -> None:
+        self.increase = 0
+
+    def __enter__(self) -> MemoryWatch:
+        _give_back()
+        self._device_start = {_key(d): d.reset_peak() for d in devices.initialised()}
+        self._reset_high_water()
+        self._own_start = _high_water()
+        self._start = self._peak = proportional_bytes()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def _look(self) -> None:
+        while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
+            self._peak = max(self._peak, proportional_bytes())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self._peak = max(self._peak, proportional_bytes())
+        own = _high_water() - self._own_start
+        host = max(self._peak - self._start, own, 0)
+        device = sum(
+            max(0, d.peak() - self._device_start.get(_key(d), 0))
+            for d in devices.initialised()
+        )
+        self.increase = device or host
+
+    def _reset_high_water(self) -> None:
+        with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+            file.write("5")
+
+
+def proportional_bytes() -> int:
+    """Return the memory of this process and its children, shared pages once."""
+    if not os.path.exists("/proc/self/smaps_rollup"):
+        import psutil
+
+        pids = [os.getpid(), *processes.descendants()]
+        total = 0
+        for pid in pids:
+            with contextlib.suppress(psutil.Error):
+                total += psutil.Process(pid).memory_info().rss
+        return total
+    total = 0
+    for pid in [os.getpid(), *processes.descendants()]:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
+            total += _kilobytes(file.read(), "Pss:")
+    return total
+
+
+def _high_water() -> int:
+    """Return this process's highest resident size since the last reset (Linux)."""
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        return _kilobytes(file.read(), "VmHWM:")
+    return 0
+
+
+def _kilobytes(text: str, field: str) -> int:
+    for line in text.splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _give_back() -> None:
+    """Return freed memory to the system, so that a start finds the same as the last."""
+    gc.collect()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def _key(device: devices.Accelerator) -> tuple[str, int]:
+    return type(device).__name__, getattr(device, "index", id(device))

@@ -1,0 +1,176 @@
+"""Child processes: find them, suspend and resume them, end them, time them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable
+
+#: Helpers that Python and PyTorch share between everything in a process. Suspending
+#: or ending them with one experiment would harm the others.
+_SHARED = (
+    b"multiprocessing.resource_tracker",
+    b"multiprocessing.forkserver",
+    b"torch._inductor.compile_worker",
+    b"torch_shm_manager",
+)
+_CHILDREN_FILES = f"/proc/self/task/{os.getpid()}/children"
+_READS_PROC = sys.platform == "linux" and os.path.exists(_CHILDREN_FILES)
+
+
+def have_any() -> bool:
+    """Return whether this process has children, living or not yet reaped."""
+    if not hasattr(os, "waitid"):
+        return True
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    try:
+        os.waitid(os.P_ALL, 0, flags)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def descendants(pid: int | None = None) -> set[int]:
+    """Return the process ids of children and their children, shared helpers left out.
+
+    A fork server is left out, the workers that it started are not.
+    """
+    if pid is None and not have_any():
+        return set()
+    found: set[int] = set()
+    for child in _children(pid or os.getpid()):
+        shared = _shared_helper(child) if pid is None else b""
+        if not shared:
+            found.add(child)
+        if not shared or b"forkserver" in shared:
+            found |= descendants(child)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    if not _READS_PROC:
+        import psutil
+
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                children += map(int, file.read().split())
+    return children
+
+
+def _shared_helper(pid: int) -> bytes:
+    """Return the name of the shared helper that this process is, or b""."""
+    try:
+        if _READS_PROC:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = file.read()
+        else:
+            import psutil
+
+            command = " ".join(psutil.Process(pid).cmdline()).encode()
+    except Exception:  # it has ended, or may not be looked at: not one of ours
+        return b""
+    if command == _own_command():
+        return b""
+    return next((name for name in _SHARED if name in command), b"")
+
+
+def _own_command() -> bytes:
+    if not _READS_PROC:
+        return b""
+    with open("/proc/self/cmdline", "rb") as file:
+        return file.read()
+
+
+def children_seconds() -> float:
+    """Return the processor time that all children have used so far, in seconds.
+
+    Living descendants by their own processor clock (Linux), ended ones by what the
+    system adds up for their parent.
+    """
+    if not sys.platform.startswith("linux"):
+        return 0.0
+    import resource
+
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = ended.ru_utime + ended.ru_stime
+    for pid in descendants():
+        with contextlib.suppress(OSError):
+            # The kernel's clock id of another process: see clock_getcpuclockid(3).
+            total += time.clock_gettime((~pid << 3) | 2)
+    return total
+
+
+def suspend(pids: Iterable[int]) -> bool:
+    """Suspend processes; return False where one could not be."""
+    sent = [_send(pid, "SIGSTOP") for pid in pids]
+    return all(sent)
+
+
+def resume(pids: Iterable[int]) -> None:
+    """Let suspended processes go on."""
+    for pid in pids:
+        _send(pid, "SIGCONT")
+
+
+def end(pids: Iterable[int]) -> None:
+    """End processes at once, suspended ones too, and their children."""
+    for pid in pids:
+        for child in descendants(pid):
+            _send(child, "SIGKILL")
+        _send(pid, "SIGKILL")
+
+
+def alive(pids: Iterable[int]) -> set[int]:
+    """Return those of the processes that still run (zombies do not)."""
+    return {pid for pid in pids if _state(pid) not in ("", "Z", "X")}
+
+
+def name(pid: int) -> str:
+    """Return what a process calls itself, or "process"."""
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return "process"
+
+
+def _state(pid: int) -> str:
+    if _READS_PROC:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return ""
+    import psutil
+
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.Error:
+        return ""
+    return "Z" if status == psutil.STATUS_ZOMBIE else "R"
+
+
+def _send(pid: int, name: str) -> bool:
+    """Send a signal by name; a process that has already ended counts as done."""
+    try:
+        if hasattr(signal, name):
+            os.kill(pid, getattr(signal, name))
+        else:
+            import psutil
+
+            actions = {"SIGSTOP": "suspend", "SIGCONT": "resume", "SIGKILL": "kill"}
+            getattr(psutil.Process(pid), actions[name])()
+    except ProcessLookupError:
+        return True
+    except Exception:
+        return False
+    return True

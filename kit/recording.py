@@ -1,0 +1,377 @@
+"""Trials on disk: JSON with a format number, never pickle, written atomically."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kit.comparison import Comparison
+from kit.machine import Machine
+from kit.trial import JOURNAL, Trial
+
+FORMAT = 1
+EARLIER_VERSION = "Recorded with an earlier version of the experiment."
+_OUTCOMES = ("complete", "stopped", "not settled", "disturbed")
+_TOP = ("format", "machines", "trials", "comparisons", "claims", "checksum")
+
+
+class RecordingError(Exception):
+    """A recording cannot be read or written; names the file and the field."""
+
+
+class Recording(NamedTuple):
+    """All that one file holds; claims are their fields as plain values."""
+
+    trials: list[Trial]
+    comparisons: list[Comparison]
+    claims: list[dict[str, Any]]
+
+
+def save(trials: Iterable[Trial], path: str | os.PathLike[str]) -> None:
+    """Write trials to a JSON file, whole or not at all.
+
+    Raises RecordingError where the file cannot be written.
+    """
+    write(Recording(list(trials), [], []), path)
+
+
+def load(path: str | os.PathLike[str]) -> list[Trial]:
+    """Read the trials of a JSON file that `save` or `python -m kit record` wrote.
+
+    Raises RecordingError naming file and field where anything is not as written.
+    """
+    return read(path).trials
+
+
+def recorded(
+    name: str,
+    *,
+    machine: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> list[Trial]:
+    """Return the trials of "chapter/experiment" that were recorded on other machines.
+
+    The newest recording of each machine counts; `machine` picks one by name. `folder`
+    defaults to the nearest `tutorials/recordings` or `recordings` upward. A trial whose
+    experiment has changed since says so in its notes. Empty where there is none.
+    """
+    chapter, _, experiment = name.partition("/")
+    if not experiment:
+        raise RecordingError(
+            f"recorded(): {name!r} does not name an experiment of a chapter.\n"
+            'Write it as "00_start_here/train".'
+        )
+    where = Path(folder) if folder is not None else nearest_folder()
+    if where is None:
+        return []
+    newest: dict[str, Path] = {}
+    for path in sorted(where.glob(f"{chapter}__*.json")):
+        newest[path.stem.split("__")[1]] = path
+    definitions = notebook_definitions(where.parent / f"{chapter}.ipynb")
+    found = []
+    for path in newest.values():
+        for trial in load(path):
+            wanted = machine is None or trial.machine.name == machine
+            if trial.experiment == experiment and wanted:
+                found.append(_mark_earlier(trial, definitions))
+    return found
+
+
+def nearest_folder() -> Path | None:
+    """Return the nearest `tutorials/recordings` or `recordings`, going upward."""
+    for parent in (Path.cwd(), *Path.cwd().parents):
+        for candidate in (parent / "tutorials" / "recordings", parent / "recordings"):
+            if candidate.is_dir():
+                return candidate
+    return None
+
+
+def _mark_earlier(trial: Trial, definitions: Mapping[str, str] | None) -> Trial:
+    if definitions is None or is_current(trial.source, definitions):
+        return trial
+    return dataclasses.replace(trial, notes=[*trial.notes, EARLIER_VERSION])
+
+
+def is_current(source: str, definitions: Mapping[str, str]) -> bool:
+    """Return whether every definition in a recorded source is still the same.
+
+    Comments and layout may differ.
+    """
+    return all(
+        definitions.get(name) == code for name, code in _definitions(source).items()
+    )
+
+
+def notebook_definitions(path: Path) -> dict[str, str] | None:
+    """Return each top-level function and class of a notebook; None without one."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError):
+        return None
+    found: dict[str, str] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            found |= _definitions("".join(cell["source"]))
+    return found
+
+
+def _definitions(source: str) -> dict[str, str]:
+    lines = [line for line in source.splitlines() if not line.startswith(("%", "!"))]
+    with contextlib.suppress(SyntaxError):
+        return {
+            node.name: ast.dump(node)
+            for node in ast.parse("\n".join(lines)).body
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        }
+    return {}
+
+
+def write_journal(path: str | os.PathLike[str]) -> None:
+    """Write all that was measured and claimed in this process to a JSON file."""
+    trials = [entry for entry in JOURNAL if isinstance(entry, Trial)]
+    comparisons = [entry for entry in JOURNAL if isinstance(entry, Comparison)]
+    claims = []
+    for claim in JOURNAL:
+        if isinstance(claim, (Trial, Comparison)):
+            continue
+        for index, comparison in enumerate(comparisons):
+            for label, ratio in comparison.ratios.items():
+                if ratio is claim.ratio:  # type: ignore[attr-defined]
+                    fields = claim.to_dict()  # type: ignore[attr-defined]
+                    claims.append({**fields, "comparison": index, "label": label})
+    write(Recording(trials, comparisons, claims), path)
+
+
+def write(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Write a recording to a JSON file, whole or not at all."""
+    machines: list[dict[str, object]] = []
+    rows = []
+    positions = {id(trial): index for index, trial in enumerate(recording.trials)}
+    for trial in recording.trials:
+        machine = trial.machine.to_dict()
+        if machine not in machines:
+            machines.append(machine)
+        row = {
+            field.name: _plain(getattr(trial, field.name))
+            for field in dataclasses.fields(Trial)
+            if field.name != "machine"
+        }
+        rows.append({**row, "machine": machines.index(machine)})
+    comparisons = [
+        {
+            "of": comparison.of,
+            "within": comparison.within,
+            "labels": comparison.labels,
+            "trials": [positions[id(trial)] for trial in comparison.trials],
+        }
+        for comparison in recording.comparisons
+    ]
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "machines": machines,
+        "trials": rows,
+        "comparisons": comparisons,
+        "claims": recording.claims,
+    }
+    content["checksum"] = _checksum(content)
+    _write_text(Path(path), _layout(content))
+
+
+def _layout(content: Mapping[str, Any]) -> str:
+    """Return JSON with one trial a line, so that a change can be seen in a diff."""
+    lines = []
+    for key, value in content.items():
+        if isinstance(value, list) and value:
+            inner = ",\n  ".join(json.dumps(v, allow_nan=False) for v in value)
+            lines.append(f' "{key}": [\n  {inner}\n ]')
+        else:
+            lines.append(f' "{key}": {json.dumps(value, allow_nan=False)}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".recording-")
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise RecordingError(
+            f"{path}: cannot be written ({error.strerror or error}).\n"
+            "Choose a folder that you may write to, with room left; nothing was "
+            "changed."
+        ) from error
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in content.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: nan is null, a tuple a list, the rest its repr."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, (str, int, type(None))) else repr(value)
+
+
+def read(path: str | os.PathLike[str]) -> Recording:
+    """Read a whole recording; see `load` for errors."""
+    path = Path(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecordingError(
+            f"{path}: cannot be read ({error.strerror or error})."
+        ) from error
+    except ValueError as error:
+        raise RecordingError(
+            f"{path}: is not whole JSON ({error}).\n"
+            "It may have been cut off; record it again."
+        ) from error
+    fail = functools.partial(_fail, path)
+    if not isinstance(content, dict) or "format" not in content:
+        raise fail("format", "is missing; this is not a recording")
+    if content["format"] != FORMAT:
+        raise fail(
+            "format",
+            f"is {content['format']!r}; this version of the kit reads {FORMAT}. "
+            "Update the kit, or record again",
+        )
+    for key in _TOP:
+        if key not in content:
+            raise fail(key, "is missing")
+    for index, row in enumerate(_list(content, "trials", fail)):
+        _check_trial(row, len(_list(content, "machines", fail)), index, fail)
+    if content["checksum"] != _checksum(content):
+        raise fail("checksum", "does not match: the file was changed after recording")
+    machines = []
+    for index, row in enumerate(content["machines"]):
+        try:
+            machines.append(Machine.from_dict(row))
+        except (TypeError, ValueError) as error:
+            raise fail(f"machines[{index}]", str(error)) from error
+    trials = [_trial(row, machines) for row in content["trials"]]
+    comparisons = []
+    for index, row in enumerate(_list(content, "comparisons", fail)):
+        try:
+            members = [trials[i] for i in row["trials"]]
+            comparisons.append(
+                Comparison(members, row["labels"], row["of"], row["within"])
+            )
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise fail(f"comparisons[{index}]", f"is not whole: {error!r}") from error
+    return Recording(trials, comparisons, _list(content, "claims", fail))
+
+
+Fail = Callable[[str, str], RecordingError]
+
+
+def _fail(path: Path, field: str, what: str) -> RecordingError:
+    return RecordingError(f"{path}: {field} {what}.")
+
+
+def _list(content: Mapping[str, Any], key: str, fail: Fail) -> list[Any]:
+    if not isinstance(content[key], list):
+        raise fail(key, f"is {type(content[key]).__name__}, not a list")
+    return content[key]
+
+
+def _trial(row: Mapping[str, Any], machines: Sequence[Machine]) -> Trial:
+    values = {**row, "machine": machines[row["machine"]]}
+    values["metrics"] = {
+        name: [math.nan if v is None else v for v in column]
+        for name, column in row["metrics"].items()
+    }
+    values["knobs"] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in row["knobs"].items()
+    }
+    return Trial(**values)
+
+
+_NUMBERS: dict[str, tuple[type | tuple[type, ...], float]] = {
+    "block_seconds": ((int, float), 0.0),
+    "block_wall_seconds": ((int, float), 0.0),
+    "block_items": ((int, float), 0.0),
+    "block_steps": (int, 1),
+    "block_setups": (int, -1),
+    "block_rounds": (int, 0),
+    "setup_seconds": ((int, float), 0.0),
+    "start_setups": (int, -1),
+}
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "experiment": str,
+    "title": str,
+    "knobs": dict,
+    "start_memory_bytes": list,
+    "excluded_seconds": (int, float),
+    "peak_memory_bytes": (int, type(None)),
+    "metrics": dict,
+    "machine": int,
+    "source": str,
+    "started": str,
+    "outcome": str,
+    "whole_runs": bool,
+    "notes": list,
+    "conditions": dict,
+}
+
+
+def _check_trial(row: Any, machines: int, index: int, fail: Fail) -> None:
+    """Raise for the first field of a trial that is not as `write` writes it."""
+    where = f"trials[{index}]"
+    if not isinstance(row, dict):
+        raise fail(where, "is not an object")
+    names = [field.name for field in dataclasses.fields(Trial)]
+    for name in (*names, *row):
+        if name not in row or name not in names:
+            raise fail(f"{where}.{name}", "is missing" if name in names else "unknown")
+    for name, kind in _TYPES.items():
+        if not isinstance(row[name], kind):
+            raise fail(f"{where}.{name}", f"is {row[name]!r:.40}, of the wrong type")
+    for name, (number, least) in _NUMBERS.items():
+        values = row[name]
+        if not isinstance(values, list):
+            raise fail(f"{where}.{name}", "is not a list")
+        for position, value in enumerate(values):
+            good = isinstance(value, number) and not isinstance(value, bool)
+            if not (good and value >= least and math.isfinite(value)):
+                raise fail(f"{where}.{name}[{position}]", f"is {value!r:.40}")
+        like = "setup_seconds" if "setup" in name[:5] or "start" in name else ""
+        expected = len(row[like or "block_seconds"])
+        if len(values) != expected:
+            raise fail(f"{where}.{name}", f"has {len(values)} values, not {expected}")
+    if row["outcome"] not in _OUTCOMES:
+        raise fail(f"{where}.outcome", f"is {row['outcome']!r:.40}")
+    if not 0 <= row["machine"] < machines:
+        raise fail(f"{where}.machine", f"is {row['machine']}, of {machines} machines")
+    steps = sum(row["block_steps"])
+    for name, column in row["metrics"].items():
+        if not isinstance(column, list) or len(column) != steps:
+            raise fail(f"{where}.metrics.{name}", f"does not have {steps} values")
+        for position, value in enumerate(column):
+            if value is not None and not isinstance(value, (int, float)):
+                raise fail(f"{where}.metrics.{name}[{position}]", f"is {value!r:.40}")
