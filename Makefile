@@ -3,7 +3,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 TORCH ?=
-LAB_ARGS ?=
+# JupyterLab refuses to run as root unless told that this is meant.
+LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 KIT_CACHE ?= $(CURDIR)/.cache/kit
 
 BIN = $(VENV)/bin

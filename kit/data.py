@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kit import figures
+
 if TYPE_CHECKING:
     import numpy as np
     import PIL.Image
@@ -308,3 +310,27 @@ class PhotoDataset:
                 "Remove or replace this file, then make the data set again."
             ) from error
         return self.transform(image), label
+
+    def __repr__(self) -> str:
+        return f"{len(self)} photos of {len(self.classes)} classes in {self.folder}"
+
+    def _repr_html_(self) -> str:
+        """Show one photo of each of the first ten classes."""
+        first: dict[int, str] = {}
+        for path, label in self.samples:
+            first.setdefault(label, str(path))
+        shown = [(self.classes[i], path) for i, path in sorted(first.items())[:10]]
+        count = f"{len(self):,} photos of {len(self.classes)} classes"
+        pictures = [(name, _make_thumbnail(path)) for name, path in shown]
+        return figures.html_pictures(pictures, caption=count)
+
+
+def _make_thumbnail(path: str) -> bytes:
+    import PIL.Image
+
+    with PIL.Image.open(path) as file:
+        image = file.convert("RGB")
+    image.thumbnail((96, 96))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()

@@ -326,12 +326,10 @@ def draw_intervals(
         raise ValueError(f"ratios must be positive; there is {min(known)}")
     names = [_wrap(label, 2.4, 10) for label in labels]
     texts = [format_ratio(value) for value in values]
-    sides = [
-        f"{text}  [{format_number(low)}, {format_number(high)}]"
-        if _known(low)
-        else text
-        for text, (_, _, low, high) in zip(texts, rows, strict=True)
-    ]
+    sides = list(texts)
+    for y, (_, _, low, high) in enumerate(rows):
+        if _known(low) and _known(high):
+            sides[y] += f"  [{format_number(low)}, {format_number(high)}]"
     left, right = _EDGE + _widest(names) + 0.15, 2 * _EDGE + _widest(sides)
     figure, axes = _card(title, 0.42 * max(1, len(rows)) + 0.3, left, right)
     axes.set_xscale("log")
@@ -342,9 +340,8 @@ def draw_intervals(
     below = 1 - 0.45 / (max(1, len(names)) + 0.55)  # leaves a line of text at the top
     axes.axvspan(*zone, ymax=below, color=COLOURS["zone"], lw=0, zorder=0)
     axes.axvline(1, ymax=below, color=COLOURS["ink"], lw=0.8, zorder=1)
-    _write(
-        axes, "same", (math.sqrt(zone[0] * zone[1]), -0.76), role="muted", ha="center"
-    )
+    middle = math.sqrt(zone[0] * zone[1])
+    _write(axes, "same", (middle, -0.76), role="muted", ha="center")
     for y, (_, value, low, high) in enumerate(rows):
         colour, marker, face = COLOURS["ink"], "o", COLOURS["card"]
         if _known(low) and _known(high):
@@ -399,6 +396,8 @@ def _widest(texts: Sequence[str]) -> float:
 def _wrap(text: str, inches: float, size: float, weight: str = "normal") -> str:
     lines = [""]
     for word in text.split():
+        while len(word) > 1 and _width(word, size, weight) > inches:
+            word = f"{word[:-2]}…"
         longer = f"{lines[-1]} {word}".strip()
         if lines[-1] and _width(longer, size, weight) > inches:
             lines.append(word)
@@ -653,7 +652,8 @@ def html_table(
     >>> html_table(["knob", "rate"], [["<2>", 770]]).count("&lt;2&gt;")
     1
     """
-    align = align or _sides(headers, rows)
+    sides = _sides(headers, rows)
+    align = align or sides
     line = f"border-bottom:1px solid {COLOURS['border']};color:{COLOURS['muted']}"
     head = (
         _cell(header, f"text-align:{side};{line}", 'th scope="col"')
@@ -673,6 +673,25 @@ def html_table(
         f'<table style="{_TABLE}"><thead><tr>{"".join(head)}</tr></thead>'
         f"<tbody>{body}</tbody></table>",
     )
+
+
+def html_pictures(pictures: Sequence[tuple[str, bytes]], *, caption: str) -> str:
+    """Write (name, JPEG bytes) as a row of small pictures in a light HTML card.
+
+    >>> 'alt="ring"' in html_pictures([("ring", b"")], caption="One photo")
+    True
+    """
+    shown = ""
+    for name, jpeg in pictures:
+        source = base64.b64encode(jpeg).decode()
+        image = (
+            f'<img alt="{html.escape(name)}" width="64" height="64" '
+            f'style="border-radius:4px" src="data:image/jpeg;base64,{source}">'
+        )
+        style = f"display:inline-block;margin:6px 0 0 8px;color:{COLOURS['muted']}"
+        text = f'<div style="font-size:12px">{html.escape(name)}</div>'
+        shown += f'<span style="{style}">{image}{text}</span>'
+    return _box(_line(caption, "font-weight:600"), shown)
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -723,6 +742,9 @@ def _cell(value: object, style: str = "", tag: str = "td") -> str:
 
 
 def _sides(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    for row in rows:
+        if len(row) != len(headers):
+            raise ValueError(f"{len(row)} cells under {len(headers)} headers: {row}")
     sides = ["left"] * len(headers)
     for i in range(1, len(headers)):
         texts = [_plain(row[i]) for row in rows]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 #: Two speeds within 2 % of each other are "the same" for every practical purpose.
 SAME = 1.02
@@ -29,6 +30,7 @@ def student_interval(values: Sequence[float], confidence: float = 0.95) -> Estim
     >>> student_interval([1.0, 2.0, 3.0]).value
     2.0
     """
+    import numpy as np
     from scipy.special import stdtrit
 
     sample = np.asarray(values, dtype=float)
@@ -53,6 +55,8 @@ def rate_interval(
     >>> rate_interval([10, 10], [1.0, 1.0])
     Estimate(value=10.0, low=10.0, high=10.0)
     """
+    import numpy as np
+
     total_items, total_seconds = math.fsum(items), math.fsum(seconds)
     value = total_items / total_seconds
     parts = np.array_split(np.arange(len(items)), min(len(items), groups))
@@ -79,6 +83,8 @@ def two_level_median(pairs: Sequence[Sequence[float]], seed: int = 0) -> Estimat
     >>> two_level_median([[1.0, 1.0], [1.0, 1.0]])
     Estimate(value=1.0, low=1.0, high=1.0)
     """
+    import numpy as np
+
     medians = np.nanmedian(_resample(pairs, [pairs], seed)[0], axis=1)
     value = float(np.median(np.concatenate([np.asarray(p) for p in pairs])))
     low, high = np.quantile(medians, [0.025, 0.975])
@@ -95,6 +101,8 @@ def two_level_total_ratio(
     Both arguments hold, per pair of set-ups and per round, (baseline, variant).
     Unlike a median this counts rare slow steps in full. On the log scale.
     """
+    import numpy as np
+
     columns = [
         [[entry[side] for entry in group] for group in source]
         for source in (seconds, items)
@@ -114,6 +122,8 @@ def _resample(
     seed: int,
 ) -> list[np.ndarray]:
     """Draw groups, then members, alike from each column; absent members are nan."""
+    import numpy as np
+
     generator = np.random.default_rng(seed)
     sizes = np.array([len(group) for group in groups])
     longest = int(sizes.max())
@@ -166,6 +176,8 @@ def has_rare_slow_steps(items: Sequence[float], seconds: Sequence[float]) -> boo
     >>> has_rare_slow_steps([1] * 10, [1.0] * 9 + [5.0])
     True
     """
+    import numpy as np
+
     if len(seconds) < 5:
         return False
     typical = float(np.median(np.asarray(seconds) / np.asarray(items, dtype=float)))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import functools
 import inspect
+import linecache
 import math
 import types
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -291,20 +293,32 @@ def _global_names(code: types.CodeType) -> Iterable[str]:
 def source_of(function: object) -> str:
     """Return the source of an experiment and of what it uses from its own module.
 
-    Parts are ordered by name, so that cells may move. Empty where there is no source.
+    Whole top-level definitions, ordered by name, so that cells may move. Empty where
+    there is no source.
     """
     home = getattr(_inner_function(function), "__module__", None)
     parts: dict[str, str] = {}
     for _, value in referred_objects(function):
-        inner = _inner_function(value) if not inspect.isclass(value) else value
-        if inner is None or getattr(inner, "__module__", None) != home:
-            continue
-        if "." in inner.__qualname__ and "<locals>" not in inner.__qualname__:
-            continue  # a method: its class is here as a whole
-        try:
-            parts[inner.__qualname__] = inspect.cleandoc(
-                "\n" + inspect.getsource(inner)
-            )
-        except (OSError, TypeError):
-            continue
+        members = vars(value).values() if inspect.isclass(value) else [value]
+        for inner in filter(None, map(_inner_function, members)):
+            if inner.__module__ == home:
+                parts.update(_top_level_source(inner.__code__))
     return "\n\n\n".join(parts[name] for name in sorted(parts))
+
+
+def _top_level_source(code: types.CodeType) -> dict[str, str]:
+    """Return {name: source} of the top-level definition that a code object is in.
+
+    `inspect.getsource` does not find classes of a notebook's cells.
+    """
+    source = "".join(linecache.getlines(code.co_filename))
+    try:
+        nodes = ast.parse(source).body
+    except SyntaxError:
+        return {}
+    for node in nodes:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if first <= code.co_firstlineno <= (node.end_lineno or first):
+                return {node.name: ast.get_source_segment(source, node) or ""}
+    return {}

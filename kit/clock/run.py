@@ -93,6 +93,7 @@ class Run:
         self.log, self.progress = log, progress
         self.setup, self.seed, self.shared = setup, seed, shared
         self.step_seconds = 0.0
+        self.begun = self.ready = 0.0
         self.steps_per_block = 1
         self.warm_up_steps = 0
         self.steps_done = 0
@@ -113,6 +114,7 @@ class Run:
         snapshot.seed_everything(self.seed)
         try:
             start = ticks.CLOCK.begin()
+            self.begun = start.wall
             self._generator = self.experiment.start(self.knobs)
             value = self._next("set-up")
             devices.synchronize()
@@ -313,8 +315,9 @@ class Run:
         if too_short:
             raise ExperimentError(
                 f"{self.call} ended after {self.steps_done + steps + 1} steps, before "
-                "warm-up and one block were done.\nA rate needs a generator that goes on: put "
-                "`while True:` around its loop,\nor measure whole runs: seconds=None."
+                "warm-up and one block were done.\n"
+                "A rate needs a generator that goes on: put `while True:` around its "
+                "loop,\nor measure whole runs: seconds=None."
             )
 
     def _next(self, where: str) -> object:
@@ -450,6 +453,7 @@ def started(
             if warm_up_seconds is not None:
                 run.progress.doing = f"warming up {run.call}"
                 run.warm_up(warm_up_seconds)
+            run.ready = ticks.CLOCK.wall()
         if watch is not None:
             run.log.starts[-1].memory_bytes = watch.increase
         run.progress.doing = "measuring"

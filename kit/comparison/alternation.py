@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import random
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,11 +15,13 @@ from kit.clock.progress import Progress
 from kit.clock.run import BLOCK_SECONDS, Log, Run, smoke, started
 from kit.clock.snapshot import SharedObjects
 from kit.comparison.ratio import Ratio, compare_trials
-from kit.machine import load
+from kit.machine import load, ticks
 from kit.trial import Trial
 
 #: How long both variants of one set-up are alive and measured, in seconds.
 _ALIVE_SECONDS = 0.3
+#: Libraries are loaded by then: a later start settles sooner, or not at all.
+_WARM_UP_SECONDS = 0.5
 #: Honest pairs, or patience, may take this many times the budget.
 _MOST_OVER = 3.0
 
@@ -67,14 +68,13 @@ class Variant:
 
     def start_cold(self, progress: Progress, seconds: float | None) -> None:
         """Start it alone for the first time: memory, cost of a start, of a block."""
-        begun = time.perf_counter()
         warm_up = None if seconds is None else longest_warm_up(seconds)
         run = self.run(progress, -1)
         with started(run, warm_up_seconds=warm_up, cold=True):
             self.can_be_suspended = run.can_be_suspended and run.suspend()
             run.resume()
-            step = run.step_seconds
-        self.start_cost = time.perf_counter() - begun
+            step, closing = run.step_seconds, ticks.CLOCK.wall()
+        self.start_cost = run.ready - run.begun + ticks.CLOCK.wall() - closing
         self.block_cost = max(BLOCK_SECONDS, step) + step / 2
 
 
@@ -145,25 +145,18 @@ def alternate_rates(
         progress.note = f"honest pairs need about {total:.0f} s in all"
     together = baseline.can_be_suspended and challenger.can_be_suspended
     measure = _measure_together if together else _measure_in_turn
-    before, begun, pair = load.read(), time.perf_counter(), 0
+    before, begun, pair = load.read(), ticks.CLOCK.wall(), 0
     while True:
         for swapped in (False, True):
             setup = first_setup + 2 * pair + swapped
             variants = [challenger, baseline] if swapped else [baseline, challenger]
-            measure(
-                variants,
-                setup,
-                wanted.rounds,
-                longest_warm_up(seconds),
-                progress,
-                order,
-            )
+            measure(variants, setup, wanted.rounds, _WARM_UP_SECONDS, progress, order)
             progress.expect((2 * pair + 1 + swapped) / (2 * wanted.pairs))
         pair += 1
         ratio = compare_trials(baseline.trial(), challenger.trial())
         progress.so_far = f"{challenger.label}: {ratio.value:.3g} × so far"
         # Costs of later starts are known only now: the budget decides, not the plan.
-        end = (time.perf_counter() - begun) * (pair + 1) / pair
+        end = (ticks.CLOCK.wall() - begun) * (pair + 1) / pair
         if smoke():
             done = pair == wanted.pairs
         elif patient:

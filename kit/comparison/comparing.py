@@ -172,7 +172,7 @@ class Comparison:
         """
         values, lows, highs = zip(*map(self.quantity, self.trials), strict=True)
         if x is None:
-            return figures.draw_bars(
+            bars = figures.draw_bars(
                 self.labels,
                 values,
                 lows,
@@ -181,6 +181,7 @@ class Comparison:
                 unit=self._unit(),
                 baseline=0,
             )
+            return bars.axes[0]
         positions = [trial.knobs.get(x) for trial in self.trials]
         if not all(isinstance(p, (int, float)) for p in positions):
             raise ValueError(
@@ -193,9 +194,10 @@ class Comparison:
         if model is not None:
             predicted = [model(position) for position in positions]
             series["predicted"] = (positions, predicted, None, None, "predicted")
-        return figures.draw_lines(
+        lines = figures.draw_lines(
             series, title=self.sentence(), xlabel=x, ylabel=self._unit()
         )
+        return lines.axes[0]
 
     def _unit(self) -> str:
         return _UNITS.get(self.of, self.of)

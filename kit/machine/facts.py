@@ -127,15 +127,11 @@ class Machine:
         return figures.html_card(f"This machine: {self.name}", self._rows())
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        return [
-            (
-                name.removesuffix("_bytes").replace("_", " "),
-                _write(name, fact),
-                fact.reason,
-            )
-            for name, fact in self.facts.items()
-            if name != "name"
-        ]
+        rows = []
+        for name, fact in list(self.facts.items())[1:]:
+            label = name.removesuffix("_bytes").replace("_", " ")
+            rows.append((label, _write(name, fact), fact.reason))
+        return rows
 
 
 _NAMES = tuple(f.name for f in dataclasses.fields(Machine) if f.name != "reasons")
@@ -190,8 +186,8 @@ def _groups(root: Path, controller: str) -> Iterator[PurePosixPath]:
         controllers, _, path = rest.partition(":")
         own.update(dict.fromkeys(controllers.split(","), path))
     mounts = _read(root, "proc/self/mountinfo") or (
-        "- - - / /sys/fs/cgroup - cgroup2 - -\n"
-        f"- - - / /sys/fs/cgroup/{controller} - cgroup - {controller}"
+        "0 0 0 / /sys/fs/cgroup - cgroup2 - -\n"
+        f"0 0 0 / /sys/fs/cgroup/{controller} - cgroup - {controller}"
     )
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -217,10 +213,9 @@ def _groups(root: Path, controller: str) -> Iterator[PurePosixPath]:
 def _quota(root: Path) -> tuple[float, str] | None:
     quotas = []
     for group in _groups(root, "cpu"):
-        old = [
-            _read(root, group / f"cpu.cfs_{name}_us") for name in ("quota", "period")
-        ]
-        words = (_read(root, group / "cpu.max") or f"{old[0]} {old[1]}").split()
+        quota = _read(root, group / "cpu.cfs_quota_us")
+        period = _read(root, group / "cpu.cfs_period_us")
+        words = (_read(root, group / "cpu.max") or f"{quota} {period}").split()
         if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
             quotas.append((int(words[0]) / int(words[1]), str(group)))
     return min(quotas, default=None)

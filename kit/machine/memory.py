@@ -8,11 +8,15 @@ import gc
 import os
 import sys
 import threading
+import time
 from types import TracebackType
 
 from kit.machine import devices, processes
 
 _SECONDS_BETWEEN_LOOKS = 0.02
+#: A look takes milliseconds in a process with large libraries: it may use so much of
+#: one core.
+_MOST_OF_A_CORE = 0.1
 
 
 class MemoryWatch:
@@ -20,8 +24,8 @@ class MemoryWatch:
 
     Where an accelerator was used, the increase is the accelerator's. Else it is that
     of this process and its children: on Linux the proportional set size (PSS), which
-    counts shared pages once, sampled fifty times a second, or this process's own
-    high-water mark where that is higher; elsewhere the resident size. In bytes.
+    counts shared pages once, sampled up to fifty times a second, or this process's
+    own high-water mark where that is higher; elsewhere the resident size. In bytes.
     """
 
     def __init__(self) -> None:
@@ -39,8 +43,12 @@ class MemoryWatch:
         return self
 
     def _look(self) -> None:
-        while not self._done.wait(_SECONDS_BETWEEN_LOOKS):
+        pause = _SECONDS_BETWEEN_LOOKS
+        while not self._done.wait(pause):
+            begun = time.perf_counter()
             self._peak = max(self._peak, proportional_bytes())
+            cost = time.perf_counter() - begun
+            pause = max(_SECONDS_BETWEEN_LOOKS, cost / _MOST_OF_A_CORE)
 
     def __exit__(
         self,

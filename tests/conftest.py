@@ -1,0 +1,69 @@
+"""Fixtures that several test files share."""
+
+import gc
+
+import pytest
+from helpers import FakeClock, FakeDevice, children, reset_state, wait_until
+
+from kit.clock import measuring
+from kit.clock.progress import Progress
+from kit.comparison import alternation, comparing
+from kit.machine import devices, ticks
+
+
+@pytest.fixture(scope="session")
+def frozen():
+    """Let the garbage collector not look through all that PyTorch has loaded."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def tidy(monkeypatch, tmp_path, frozen):
+    """A run of full length, and no child process left behind."""
+    monkeypatch.delenv("KIT_SMOKE", raising=False)
+    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
+    assert not children()
+    yield
+    reset_state()
+    gc.collect()
+    gc.freeze()  # looking through it takes 0.2 s each time
+    wait_until(lambda: not children(), 5)
+
+
+@pytest.fixture
+def smoke(tidy, monkeypatch):
+    """The shortest run that touches everything."""
+    monkeypatch.setenv("KIT_SMOKE", "1")
+
+
+@pytest.fixture
+def clock(tidy, monkeypatch):
+    """Replace the one clock, and the time that budgets are counted in."""
+    fake = FakeClock()
+    monkeypatch.setattr(ticks, "CLOCK", fake)
+    monkeypatch.setattr(alternation, "time", fake, raising=False)
+    return fake
+
+
+@pytest.fixture
+def device(clock, monkeypatch):
+    """An accelerator with a queue, which this process has initialised."""
+    fake = FakeDevice(clock)
+    monkeypatch.setattr(devices, "EXTRA", [fake])
+    return fake
+
+
+@pytest.fixture
+def progresses(monkeypatch):
+    """Every Progress that `measure` and `compare` make."""
+    made = []
+
+    class Recorded(Progress):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+    for room in (measuring, comparing):
+        monkeypatch.setattr(room, "Progress", Recorded)
+    return made

@@ -1,0 +1,212 @@
+"""What several test files share: a clock and a device of their own, looks around."""
+
+import contextlib
+import multiprocessing
+import random
+import time
+
+import numpy
+import psutil
+import pytest
+import torch
+
+from kit.clock import ExperimentError
+from kit.machine.ticks import Ticks
+from kit.trial import JOURNAL
+
+THREADS = torch.get_num_threads()
+OTHER_THREADS = 1 if THREADS > 1 else 2
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+class FakeClock:
+    """Time passes only where an experiment says `clock.work(seconds)`."""
+
+    def __init__(self):
+        self.now, self.delay, self.own = 100.0, 0.0, 0.0
+        self.events = []
+
+    def work(self, seconds, *, delay=0.0, own=0.0):
+        self.now += seconds
+        self.delay += delay
+        self.own += own
+
+    def wall(self):
+        return self.now
+
+    def perf_counter(self):
+        """Let the clock stand in for the module `time`."""
+        return self.now
+
+    def begin(self):
+        self.events.append("begin")
+        return Ticks(self.now, self.delay, self.own)
+
+    def end(self):
+        self.events.append("end")
+        return Ticks(self.now, self.delay, self.own)
+
+
+class FakeDevice:
+    """An accelerator with a queue: work costs time only when it is waited for."""
+
+    def __init__(self, clock):
+        self.clock, self.free_at = clock, 0.0
+        self.allocated = self.highest = 0
+
+    def enqueue(self, seconds):
+        self.free_at = max(self.free_at, self.clock.now) + seconds
+
+    def allocate(self, amount):
+        self.allocated += amount
+        self.highest = max(self.highest, self.allocated)
+
+    def synchronize(self):
+        self.clock.events.append("synchronize")
+        self.clock.now = max(self.clock.now, self.free_at)
+
+    def reset_peak(self):
+        self.highest = self.allocated
+        return self.allocated
+
+    def peak(self):
+        return self.highest
+
+
+class LazyTensor:
+    """A loss on the fake device: reading it waits for the queue."""
+
+    def __init__(self, device, value):
+        self.device, self.value = device, value
+
+    def numel(self):
+        return 1
+
+    def detach(self):
+        return self
+
+    def clone(self):
+        return LazyTensor(self.device, self.value)
+
+    def __float__(self):
+        self.device.synchronize()
+        self.device.clock.events[-1] = "read"
+        return self.value
+
+
+def stretches(events):
+    """Split a clock's events into what happened between each begin and its end."""
+    found, inside = [], None
+    for event in events:
+        if event == "begin":
+            inside = []
+        elif event == "end" and inside is not None:
+            found.append(inside)
+            inside = None
+        elif inside is not None:
+            inside.append(event)
+    return found
+
+
+def children():
+    """Living child processes, without the helpers that Python shares."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = " ".join(child.cmdline())
+            shared = any(name in command for name in _HELPERS)
+            if child.status() != psutil.STATUS_ZOMBIE and not shared:
+                found.append(child)
+    return found
+
+
+def wait_until(condition, seconds=10.0):
+    """Wait for a condition; the limit is for a machine that is much too busy."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def reader_state():
+    """All that an experiment may change and the reader must find again."""
+    backends = torch.backends
+    depth = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return {
+        "threads": torch.get_num_threads(),
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "autocast dtype": torch.get_autocast_dtype("cpu"),
+        "autocast cache": torch.is_autocast_cache_enabled(),
+        "autocast depth": depth,
+        "default dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "cudnn.benchmark": backends.cudnn.benchmark,
+        "cudnn.deterministic": backends.cudnn.deterministic,
+        "mkldnn.deterministic": backends.mkldnn.deterministic,
+        "python": random.getstate(),
+        "numpy": str(numpy.random.get_state()),
+        "torch": bytes(torch.get_rng_state().tolist()),
+    }
+
+
+def change_everything():
+    """Change all that `reader_state` looks at."""
+    torch.set_num_threads(OTHER_THREADS)
+    torch.set_grad_enabled(False)
+    torch.autocast("cpu", dtype=torch.float16, cache_enabled=False).__enter__()
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
+    torch.backends.cudnn.deterministic = True
+    torch.backends.mkldnn.deterministic = True
+    random.random(), numpy.random.rand(), torch.rand(1)
+
+
+def reset_state():
+    """Set what `reader_state` looks at, so that no test depends on another."""
+    torch.set_num_threads(THREADS)
+    torch.set_grad_enabled(True)
+    torch.set_autocast_enabled("cpu", False)
+    torch.set_autocast_dtype("cpu", torch.bfloat16)
+    torch.set_autocast_cache_enabled(True)
+    while torch.autocast_decrement_nesting() > 0:
+        pass
+    while torch.autocast_increment_nesting() < 1:
+        pass
+    torch.autocast_decrement_nesting()
+    torch.set_default_dtype(torch.float32)
+    if torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = False
+    torch.backends.mkldnn.deterministic = False
+
+
+def refused(call, *words):
+    """Assert that a call is refused as bad input must be; return the message."""
+    before, journal = reader_state(), len(JOURNAL)
+    begun = time.monotonic()
+    with pytest.raises(ExperimentError) as caught:
+        call()
+    assert time.monotonic() - begun < 5
+    message = str(caught.value)
+    missing = [word for word in words if word not in message]
+    assert not missing, f"{missing} not in: {message}"
+    lines = message.splitlines()
+    assert 2 <= len(lines) <= 6, "what is wrong, and what to do next:\n" + message
+    assert reader_state() == before
+    assert len(JOURNAL) == journal
+    wait_until(lambda: not children())
+    return message
+
+
+def forked(target, *arguments):
+    """Start a child process by fork, so that any function will do."""
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=target, args=arguments, daemon=True)
+    process.start()
+    return process

@@ -1,0 +1,748 @@
+"""The protocol in exact numbers: a fake clock ticks only where a step says so."""
+
+import dataclasses
+import math
+import re
+import signal
+import threading
+import time
+
+import numpy
+import pytest
+import torch
+from helpers import LazyTensor, change_everything, reader_state, stretches
+
+import kit
+from kit.clock import ExperimentError, Progress, progress
+from kit.machine import devices, ticks
+from kit.machine.ticks import Ticks
+from kit.trial import JOURNAL
+
+pytestmark = pytest.mark.usefixtures("tidy")
+
+
+def exactly(value):
+    """Return a value to compare with; the clock rounds to a nanosecond."""
+    return pytest.approx(value, abs=1e-7)
+
+
+def steps(clock, *, of=0.005, items=8, setup=0.3):
+    """An experiment whose every step takes as long."""
+
+    def train(*, batch_size=items):
+        clock.work(setup)
+        while True:
+            yield batch_size
+            clock.work(of)
+
+    return train
+
+
+def finite(clock, *, length, of=0.005, bare=False):
+    """An experiment that ends; its metric is the number of the step."""
+
+    def epoch():
+        clock.work(0.3)
+        for number in range(1, length + 1):
+            yield 1, {"number": number}
+            if bare:
+                clock.work(0.001)
+                yield
+            clock.work(of)
+
+    return epoch
+
+
+# Rates
+
+
+def test_seconds_steps_and_items_are_exact(clock):
+    trial = kit.measure(steps(clock), seconds=1.0)
+    assert trial.block_items == [8 * n for n in trial.block_steps]
+    assert trial.block_seconds == exactly([0.005 * n for n in trial.block_steps])
+    assert trial.block_wall_seconds == exactly(trial.block_seconds)
+    assert trial.items_per_second == exactly(8 / 0.005)
+    assert trial.step_seconds == exactly(0.005)
+    assert trial.outcome == "complete"
+
+
+@pytest.mark.parametrize("step", [0.00001, 0.0007, 0.005, 0.019, 0.02, 0.5])
+def test_a_block_lasts_at_least_20_ms(clock, step):
+    trial = kit.measure(steps(clock, of=step), seconds=0.5)
+    assert min(trial.block_seconds) >= 0.02 - 1e-9
+    assert max(trial.block_seconds) < max(0.04, 2 * step)
+
+
+def test_timed_part_is_as_long_as_asked(clock):
+    trial = kit.measure(steps(clock), seconds=1.5)
+    assert 1.5 <= sum(trial.block_seconds) < 1.6
+
+
+def test_repeats_start_again(clock):
+    trial = kit.measure(steps(clock), seconds=0.5, repeats=3)
+    assert trial.setup_seconds == exactly([0.3] * 3)
+    assert set(trial.block_setups) == {0, 1, 2}
+    assert sum(trial.block_seconds) >= 1.5
+
+
+def test_first_yield_ends_setup_and_its_items_do_not_count(clock):
+    def train():
+        clock.work(0.4)
+        yield 1_000_000
+        while True:
+            clock.work(0.01)
+            yield 1
+
+    trial = kit.measure(train, seconds=0.5)
+    assert trial.setup_seconds == exactly([0.4])
+    assert trial.items_per_second == exactly(100)
+
+
+def test_warm_up_is_not_counted(clock):
+    def train():
+        for number in range(10**9):
+            yield 1
+            clock.work(0.01 + (1.0 if number == 0 else 0.3 * 0.5**number))
+
+    trial = kit.measure(train, seconds=2.0)
+    assert trial.items_per_second == pytest.approx(100, rel=0.02)
+    assert trial.outcome == "complete"
+
+
+def test_estimate_is_total_items_over_total_seconds(clock):
+    def train():
+        number = 0
+        while True:
+            number += 1
+            yield 1 + number % 3
+            clock.work(0.03 if number % 2 else 0.032)
+
+    trial = kit.measure(train, seconds=2.0)
+    total = sum(trial.block_items) / sum(trial.block_seconds)
+    assert trial.items_per_second == pytest.approx(total)
+    low, high = trial.interval
+    assert low < total < high
+
+
+def test_rare_slow_steps_count_and_are_named(clock):
+    def train():
+        number = 0
+        while True:
+            number += 1
+            yield 1
+            clock.work(0.105 if number % 100 == 0 else 0.005)
+
+    trial = kit.measure(train, seconds=30.0)
+    assert trial.step_seconds == pytest.approx(0.006, rel=0.02)
+    assert "rare slow steps" in repr(trial).lower()
+    assert "rare slow steps" in trial._repr_html_().lower()
+
+
+def test_equal_steps_are_not_called_rare_and_slow(clock):
+    trial = kit.measure(steps(clock), seconds=1.0)
+    assert "slow" not in repr(trial)
+
+
+def test_warm_up_that_never_settles_says_so(clock):
+    def train():
+        while True:
+            for duration in (0.02, 0.04):
+                yield 1
+                clock.work(duration)
+
+    trial = kit.measure(train, seconds=1.0)
+    assert trial.outcome == "not settled"
+    assert "settle" in repr(trial)
+    assert trial.block_seconds
+
+
+# Generators that end
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["plain", "with bare yields"])
+def test_generator_that_ends_starts_again_and_drops_its_warm_up(clock, bare):
+    trial = kit.measure(finite(clock, length=60, bare=bare), seconds=2.0)
+    counted = [int(number) for number in trial.metrics["number"]]
+    first = counted[0]
+    lives = counted.count(first)
+    assert first > 2, "the set-up's step and warm-up steps were counted"
+    assert lives > 2
+    assert counted == (list(range(first, 61)) * lives)[: len(counted)]
+    assert len(counted) == sum(trial.block_steps) == sum(trial.block_items)
+
+
+def test_starting_again_takes_no_time_from_blocks(clock):
+    trial = kit.measure(finite(clock, length=60), seconds=2.0)
+    # The last step of each life ends with its next yield, which never comes.
+    lives = len(trial.setup_seconds)
+    assert trial.setup_seconds == exactly([0.3] * lives)
+    spent = 0.005 * sum(trial.block_steps)
+    assert spent <= sum(trial.block_seconds) + 1e-7 <= spent + 0.005 * lives
+    assert min(trial.block_seconds) >= 0.02 - 1e-9
+
+
+def test_starting_again_waits_for_the_device_as_the_first_start_does(clock, device):
+    def epoch():
+        device.enqueue(0.3)
+        for _ in range(60):
+            yield 1
+            clock.work(0.005)
+
+    trial = kit.measure(epoch, seconds=1.0)
+    assert len(trial.setup_seconds) > 2
+    assert trial.setup_seconds == exactly([0.3] * len(trial.setup_seconds))
+
+
+def test_steps_dropped_after_starting_again_leave_nothing_on_the_device(clock, device):
+    def epoch():
+        for _ in range(60):
+            clock.work(0.0001)
+            device.enqueue(0.005)
+            yield 1
+
+    trial = kit.measure(epoch, seconds=1.0)
+    assert len(trial.setup_seconds) > 2
+    assert trial.step_seconds == pytest.approx(0.005, rel=0.02)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 12])
+def test_generator_too_short_for_a_rate_says_what_to_do(clock, length):
+    with pytest.raises(ExperimentError, match="epoch") as caught:
+        kit.measure(finite(clock, length=length), seconds=1.0)
+    assert "while True:" in str(caught.value)
+    assert "seconds=None" in str(caught.value)
+
+
+# Bare yields
+
+
+def test_time_before_a_bare_yield_is_excluded(clock):
+    def train():
+        while True:
+            for _ in range(4):
+                yield 1
+                clock.work(0.01)
+            yield 1
+            clock.work(0.5)
+            yield
+            clock.work(0.01)
+
+    trial = kit.measure(train, seconds=4.0)
+    assert trial.step_seconds == exactly(0.01)
+    assert trial.items_per_second == exactly(100)
+    assert min(trial.block_seconds) >= 0.02 - 1e-9
+    evaluations = trial.excluded_seconds / 0.5
+    assert evaluations > 2
+    assert evaluations == exactly(round(evaluations))
+    assert "excluded" in repr(trial)
+
+
+def test_bare_yield_in_a_whole_run_is_excluded_exactly(clock):
+    def train():
+        clock.work(0.2)
+        yield 1
+        for _ in range(10):
+            clock.work(0.01)
+            yield 1
+            clock.work(0.07)
+            yield
+        clock.work(0.03)
+        yield
+
+    trial = kit.measure(train, seconds=None)
+    assert trial.excluded_seconds == exactly(0.73)
+    assert trial.block_seconds == exactly([0.1])
+    assert trial.block_wall_seconds == exactly([0.1])
+    assert trial.block_steps == [10]
+
+
+@pytest.mark.parametrize("seconds", [1.0, None])
+def test_endless_bare_yields_are_an_error(clock, seconds):
+    def evaluate():
+        yield 1
+        while True:
+            clock.work(0.001)
+            yield
+
+    with pytest.raises(ExperimentError, match=r"evaluate(.|\n)*bare"):
+        kit.measure(evaluate, seconds=seconds)
+
+
+# Runs to the end
+
+
+def test_whole_runs_are_one_block_each_with_seeds_0_1_2(clock):
+    seeds = []
+
+    def train():
+        clock.work(0.5)
+        seeds.append((torch.initial_seed(), numpy.random.rand(), torch.rand(1).item()))
+        yield 4
+        for _ in range(5):
+            clock.work(0.1)
+            yield 4
+
+    trial = kit.measure(train, seconds=None, repeats=3)
+    assert [seed for seed, *_ in seeds] == [0, 1, 2]
+    assert len(set(seeds)) == 3
+    assert trial.block_seconds == exactly([0.5] * 3)
+    assert trial.block_steps == [5] * 3
+    assert trial.block_items == [20] * 3
+    assert trial.setup_seconds == exactly([0.5] * 3)
+
+
+def test_time_to_a_target_is_a_generator_that_returns(clock):
+    def to_target(*, rate=0.5, target=0.1):
+        loss = 1.0
+        yield 1
+        while loss > target:
+            loss *= rate
+            clock.work(0.2)
+            yield 1, {"loss": loss}
+
+    trial = kit.measure(to_target, seconds=None)
+    assert trial.block_seconds == exactly([0.8])
+    assert trial.metrics["loss"] == [0.5, 0.25, 0.125, 0.0625]
+
+
+def test_what_follows_the_last_yield_belongs_to_a_whole_run(clock):
+    def train():
+        yield 1
+        clock.work(0.1)
+        yield 1
+        clock.work(0.4)  # the checkpoint
+
+    assert kit.measure(train, seconds=None).block_seconds == exactly([0.5])
+
+
+# Metrics
+
+
+def test_metrics_are_one_float_per_counted_step_nan_where_missing(clock):
+    def train():
+        for number in range(7):
+            clock.work(0.1)
+            yield 1, {"loss": number, **({"accuracy": 0.5} if number == 3 else {})}
+        yield 1
+
+    metrics = kit.measure(train, seconds=None).metrics
+    assert metrics["loss"][:-1] == [1, 2, 3, 4, 5, 6]
+    assert math.isnan(metrics["loss"][-1])
+    assert [math.isnan(x) for x in metrics["accuracy"]] == [True] * 2 + [False] + [
+        True
+    ] * 4
+    assert all(type(x) is float for x in metrics["loss"])
+
+
+def test_tensor_metrics_keep_the_value_they_had_at_the_yield(clock):
+    def train():
+        loss = torch.zeros((), requires_grad=True)
+        for _ in range(5):
+            yield 1, {"loss": loss, "double": loss * 2}
+            with torch.no_grad():
+                loss += 1
+            clock.work(0.1)
+
+    metrics = kit.measure(train, seconds=None).metrics
+    assert metrics == {"loss": [1, 2, 3, 4], "double": [2, 4, 6, 8]}
+
+
+def queued(clock, device, *, count=None):
+    """Each step takes 0.1 ms of the host and queues 5 ms on the device."""
+
+    def train():
+        yield 1
+        for number in range(count or 10**9):
+            clock.work(0.0001)
+            clock.events.append("step")
+            device.enqueue(0.005)
+            yield 1, {"loss": LazyTensor(device, float(number))}
+
+    return train
+
+
+@pytest.mark.parametrize("options", [{"seconds": 0.5}, {"seconds": None}])
+def test_devices_are_waited_for_at_block_ends_only(clock, device, options):
+    count = 40 if options["seconds"] is None else None
+    trial = kit.measure(queued(clock, device, count=count), **options)
+    timed = [stretch for stretch in stretches(clock.events) if "step" in stretch]
+    assert len(timed) >= len(trial.block_seconds)
+    for stretch in timed:
+        assert set(stretch[:-1]) == {"step"}
+        assert stretch[-1] == "synchronize"
+
+
+def test_time_of_queued_work_counts(clock, device):
+    trial = kit.measure(queued(clock, device), seconds=0.5)
+    assert trial.step_seconds == pytest.approx(0.005, rel=0.01)
+    whole = kit.measure(queued(clock, device, count=40), seconds=None)
+    assert whole.block_seconds == exactly([0.0001 + 40 * 0.005])
+
+
+def test_tensor_metrics_are_read_after_the_clock_has_stopped(clock, device):
+    trial = kit.measure(queued(clock, device), seconds=0.5)
+    assert clock.events.count("read") >= sum(trial.block_steps)
+    assert not any("read" in stretch for stretch in stretches(clock.events))
+    first = trial.metrics["loss"][0]
+    counted = len(trial.metrics["loss"])
+    assert trial.metrics["loss"] == [first + n for n in range(counted)]
+
+
+def test_bare_yield_does_not_exclude_work_that_steps_have_queued(clock, device):
+    def train():
+        yield 1
+        for _ in range(10):
+            clock.work(0.0001)
+            device.enqueue(0.005)
+            yield 1
+        clock.work(0.001)  # the evaluation, on the host
+        yield
+
+    trial = kit.measure(train, seconds=None)
+    assert trial.excluded_seconds == exactly(0.001)
+    assert trial.block_seconds[0] == pytest.approx(0.05, abs=0.0015)
+
+
+# Wall and run
+
+
+@pytest.mark.parametrize(
+    ("delay", "own", "expected"),
+    [
+        (0.0, 0.0, 1.0),
+        (0.3, 0.0, 0.7),  # others held the core
+        (0.3, 0.1, 0.8),  # its own workers used part of it
+        (0.3, 0.9, 1.0),  # its own workers explain it all
+        (5.0, 0.0, 0.0),  # never below zero
+    ],
+)
+def test_run_time_is_wall_time_less_what_others_caused(delay, own, expected):
+    seconds = ticks.run_seconds(Ticks(7, 2, 3), Ticks(8, 2 + delay, 3 + own))
+    assert seconds == exactly(expected)
+
+
+@pytest.mark.parametrize(("own", "expected"), [(0.0, 0.03), (0.01, 0.04)])
+def test_both_wall_and_run_time_are_kept(clock, own, expected):
+    def train():
+        while True:
+            yield 1
+            clock.work(0.04, delay=0.01, own=own)
+
+    trial = kit.measure(train, seconds=1.0)
+    assert trial.block_seconds == exactly([expected] * len(trial.block_steps))
+    assert trial.block_wall_seconds == exactly([0.04] * len(trial.block_steps))
+    assert trial.items_per_second == exactly(1 / expected)
+
+
+def test_setup_is_run_time_too(clock):
+    def train():
+        clock.work(0.5, delay=0.2)
+        while True:
+            yield 1
+            clock.work(0.02)
+
+    assert kit.measure(train, seconds=0.1).setup_seconds == exactly([0.3])
+
+
+def test_the_real_clock_keeps_sleeps_in():
+    def sleepy():
+        while True:
+            time.sleep(0.03)
+            yield 1
+
+    trial = kit.measure(sleepy, seconds=0.1)
+    assert trial.step_seconds >= 0.029
+    assert all(
+        wall >= run - 1e-6
+        for wall, run in zip(trial.block_wall_seconds, trial.block_seconds, strict=True)
+    )
+
+
+# Trial
+
+
+@pytest.fixture
+def trial(clock):
+    def train(*, name="<b>bold</b>", batch_size=8):
+        """Train a <script> & friends.
+
+        More about it.
+        """
+        while True:
+            yield batch_size, {"loss": 0.25}
+            clock.work(0.01)
+
+    return kit.measure(train, seconds=0.3)
+
+
+def test_trial_says_what_was_measured(trial):
+    assert trial.experiment == "train"
+    assert trial.title == "Train a <script> & friends."
+    assert trial.knobs == {"name": "<b>bold</b>", "batch_size": 8}
+    assert trial.machine == kit.this_machine()
+    assert "def train(" in trial.source
+    assert trial.peak_memory_bytes >= 0
+    assert trial.excluded_seconds == 0
+    assert JOURNAL[-1] is trial
+
+
+def test_trial_is_frozen(trial):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        trial.outcome = "complete"
+
+
+def test_report_holds_figures_and_knobs(trial):
+    for text in (repr(trial), trial._repr_html_()):
+        for part in ("train", "batch_size=8", "800", "10.0 ms", "loss", "0.25"):
+            assert part in text
+    assert len(repr(trial).splitlines()) < 15
+
+
+def test_html_report_is_escaped(trial):
+    page = trial._repr_html_()
+    assert "<b>" not in page
+    assert "<script>" not in page
+    assert "&lt;b&gt;" in page
+
+
+def test_interval_of_one_block_is_nan(clock):
+    trial = kit.measure(finite(clock, length=5), seconds=None)
+    assert all(math.isnan(bound) for bound in trial.interval)
+    assert "nan" not in repr(trial)
+
+
+# Smoke
+
+
+def test_smoke_is_one_warm_up_step_and_two_pairs(clock, smoke):
+    taken = []
+
+    def train(*, variant=1):
+        taken.append(0)
+        while True:
+            yield 1
+            taken[-1] += 1
+            clock.work(0.001)
+
+    trial = kit.measure(train, seconds=60.0)
+    assert sum(taken) - sum(trial.block_steps) <= 2
+    assert sum(trial.block_steps) <= 4
+    comparison = kit.compare(train, variant=[1, 2], seconds=60.0)
+    for one in comparison.trials:
+        assert len(set(one.block_setups)) == 4  # two pairs of both orders
+
+
+# Progress, Stop, interrupts
+
+
+def test_nothing_is_said_under_two_seconds(capfd):
+    def quick():
+        while True:
+            time.sleep(0.005)
+            yield 1
+
+    kit.measure(quick, seconds=0.2)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_long_setup_is_announced_on_stderr(capfd):
+    def slow_start():
+        time.sleep(2.6)
+        yield 1
+        yield 1
+
+    kit.measure(slow_start, seconds=None)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "slow_start" in err
+    assert "set" in err  # setting up
+    assert len(err.splitlines()) == 1
+
+
+def test_progress_tells_time_left_and_partial_results(clock, progresses):
+    told = []
+
+    def train():
+        while True:
+            told.append(progresses[-1].text())
+            yield 7
+            clock.work(0.01)
+
+    kit.measure(train, seconds=4.0)
+    assert "train" in told[-1]
+    assert re.search(r"\b(99|100)% done", told[-1])
+    assert "about 0 s left" in told[-1]
+    assert "700 items/s so far" in told[-1]
+
+
+def test_progress_is_shown_from_a_thread_of_its_own(capfd, monkeypatch):
+    monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.1)
+
+    def train():
+        for _ in range(2):
+            time.sleep(0.2)
+            yield 1
+
+    kit.measure(train, seconds=None)
+    assert "measuring train" in capfd.readouterr().err
+
+
+def test_time_left_follows_from_the_share_that_is_done():
+    shown = Progress("measuring train")
+    shown.begin(0, 2, seconds=30.0)
+    assert "about 60 s left" in shown.text()
+    assert "measuring train" in shown.text()
+    shown._begun -= 10
+    shown.expect(0.5)
+    assert "25%" in shown.text()
+    assert "about 30 s left" in shown.text()
+
+
+def stop_from_a_thread(progresses, when):
+    def act():
+        when.wait(10)
+        progresses[-1].stop()
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("seconds", [60.0, None])
+def test_stop_acts_between_steps(progresses, seconds):
+    when, closed = threading.Event(), []
+    inside = [0]
+
+    def train():
+        try:
+            while True:
+                inside[0] += 1
+                time.sleep(0.01)
+                inside[0] -= 1
+                if len(closed) == 0 and inside[0] == 0 and not when.is_set():
+                    closed.append("running")
+                yield 1
+                if seconds is None or closed:
+                    when.set()
+        finally:
+            closed.append("closed")
+
+    thread = stop_from_a_thread(progresses, when)
+    begun = time.monotonic()
+    trial = kit.measure(train, seconds=seconds)
+    thread.join()
+    assert time.monotonic() - begun < 10
+    assert trial.outcome == "stopped"
+    assert "stopped" in repr(trial).lower()
+    assert "stopped" in trial._repr_html_().lower()
+    assert closed[-1] == "closed"
+    assert inside == [0], "stopped within a step"
+
+
+def test_blocks_until_stop_are_kept(clock, progresses):
+    def train():
+        for number in range(10**9):
+            if number == 200:
+                progresses[-1].stop()
+            yield 1
+            clock.work(0.01)
+
+    trial = kit.measure(train, seconds=60.0)
+    assert trial.outcome == "stopped"
+    assert 100 < sum(trial.block_steps) <= 200
+    assert trial.items_per_second == exactly(100)
+
+
+def test_stop_in_setup_acts_at_the_first_yield_and_says_so(clock, progresses):
+    told, went_on = [], []
+
+    def train():
+        progresses[-1].stop()
+        told.append(progresses[-1].text())
+        yield 1
+        went_on.append(True)
+        yield 1
+
+    trial = kit.measure(train, seconds=1.0)
+    assert trial.outcome == "stopped"
+    assert not went_on
+    assert trial.block_seconds == []
+    assert math.isnan(trial.items_per_second)
+    assert "stopped" in repr(trial).lower()
+    assert "stop" in told[0].lower(), f"it does not say that it will stop: {told[0]}"
+
+
+def test_state_is_back_after_stop(clock, progresses):
+    before = reader_state()
+
+    def train():
+        change_everything()
+        yield 1
+        progresses[-1].stop()
+        yield 1
+
+    assert kit.measure(train, seconds=1.0).outcome == "stopped"
+    assert reader_state() == before
+
+
+@pytest.mark.parametrize("where", ["set-up", "step", "a step that hangs"])
+def test_interrupt_closes_the_generator_and_comes_through(where):
+    closed = []
+
+    def train():
+        try:
+            if where == "set-up":
+                raise KeyboardInterrupt
+            yield 1
+            yield 1
+            if where == "step":
+                raise KeyboardInterrupt
+            main = threading.main_thread().ident
+            threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT]).start()
+            time.sleep(30)
+        finally:
+            closed.append(True)
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        kit.measure(train, seconds=None)
+    assert time.monotonic() - begun < 5
+    assert closed == [True]
+
+
+def test_interrupt_between_steps_closes_the_generator(clock, monkeypatch):
+    closed, real = [], devices.synchronize
+
+    def train():
+        try:
+            while True:
+                yield 1
+                clock.work(0.01)
+        finally:
+            closed.append(True)
+
+    def interrupted():
+        if clock.now > 101:
+            raise KeyboardInterrupt
+        real()
+
+    monkeypatch.setattr(devices, "synchronize", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        kit.measure(train, seconds=60.0)
+    assert closed == [True]
+
+
+def test_one_thread_starts_drives_and_closes(clock):
+    threads = set()
+
+    def train():
+        try:
+            for _ in range(100):
+                threads.add(threading.get_ident())
+                yield 1
+                clock.work(0.01)
+        finally:
+            threads.add(threading.get_ident())
+
+    kit.measure(train, seconds=None)
+    assert threads == {threading.get_ident()}

@@ -1,0 +1,456 @@
+"""Facts about a machine, read from trees of pretended /proc and /sys files."""
+
+import dataclasses
+import json
+import os
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from kit.machine import facts
+from kit.machine.facts import Accelerator, Fact, Machine, this_machine
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+V2 = "1 0 0:1 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = (
+    "1 0 0:1 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+    "2 0 0:2 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+)
+MEMINFO = "MemTotal:        8000000 kB\nMemFree:         1000000 kB\n"
+CPUINFO = """\
+processor\t: 0
+model name\t: Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz
+flags\t\t: fpu sse2 avx avx2 avx512f avx512_bf16 amx_tile amx_bf16
+
+processor\t: 1
+model name\t: another
+"""
+
+
+@pytest.fixture
+def pretend(tmp_path):
+    """Write files below a root of their own and return it."""
+
+    def write(files):
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return tmp_path
+
+    return write
+
+
+def cores_of(root, allowed=8):
+    fact = facts._cores(root, allowed, "in the affinity mask")
+    return fact.value, fact.reason
+
+
+# ---------------------------------------------------------------- cores
+
+
+def test_without_a_quota_all_allowed_cores_count(pretend):
+    root = pretend({"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": V2})
+    value, reason = cores_of(root)
+    assert value == 8
+    assert "no control group" in reason
+
+
+@pytest.mark.parametrize(
+    ("cpu_max", "cores"),
+    [
+        ("200000 100000", 2),
+        ("250000 100000", 2),
+        ("50000 100000", 1),
+        ("1600000 100000", 8),
+        ("max 100000", 8),
+        ("100000 0", 8),
+        ("nonsense", 8),
+        ("", 8),
+    ],
+)
+def test_a_quota_of_version_2_is_rounded_down_to_at_least_one(pretend, cpu_max, cores):
+    root = pretend(
+        {
+            "proc/self/cgroup": "0::/\n",
+            "proc/self/mountinfo": V2,
+            "sys/fs/cgroup/cpu.max": f"{cpu_max}\n",
+        }
+    )
+    assert cores_of(root)[0] == cores
+
+
+def test_a_fractional_quota_is_told(pretend):
+    root = pretend(
+        {
+            "proc/self/cgroup": "0::/\n",
+            "proc/self/mountinfo": V2,
+            "sys/fs/cgroup/cpu.max": "50000 100000\n",
+        }
+    )
+    value, reason = cores_of(root)
+    assert value == 1
+    assert "a quota of 0.5 cores in /sys/fs/cgroup" in reason
+
+
+@pytest.mark.parametrize("smallest", ["", "/kubepods", "/kubepods/pod1"])
+def test_the_tightest_of_nested_groups_holds(pretend, smallest):
+    quotas = {"": "700000", "/kubepods": "600000", "/kubepods/pod1": "500000"}
+    quotas[smallest] = "300000"
+    root = pretend(
+        {
+            "proc/self/cgroup": "0::/kubepods/pod1\n",
+            "proc/self/mountinfo": V2,
+            **{
+                f"sys/fs/cgroup{group}/cpu.max": f"{quota} 100000\n"
+                for group, quota in quotas.items()
+            },
+            "sys/fs/cgroup/neighbour/cpu.max": "100000 100000\n",
+        }
+    )
+    value, reason = cores_of(root)
+    assert value == 3
+    assert reason.endswith(f"/sys/fs/cgroup{smallest}")
+
+
+def quota_of_version_1(group, quota, mount_root="/", own="/docker/abc"):
+    folder = f"sys/fs/cgroup/cpu,cpuacct{group}"
+    return {
+        "proc/self/cgroup": f"4:memory:{own}\n3:cpu,cpuacct:{own}\n0::/\n",
+        "proc/self/mountinfo": V1.format(root=mount_root),
+        f"{folder}/cpu.cfs_quota_us": f"{quota}\n",
+        f"{folder}/cpu.cfs_period_us": "100000\n",
+    }
+
+
+def test_a_quota_of_version_1_holds_and_minus_one_is_none(pretend):
+    assert cores_of(pretend(quota_of_version_1("/docker/abc", 300000)))[0] == 3
+    assert cores_of(pretend(quota_of_version_1("/docker/abc", -1)))[0] == 8
+
+
+@pytest.mark.parametrize(
+    ("mount_root", "own"),
+    [("/docker/abc", "/docker/abc"), ("/docker/abc", "/"), ("/", "/../../other")],
+)
+def test_a_mount_inside_a_container_hides_the_path_outside(pretend, mount_root, own):
+    files = quota_of_version_1("", 200000, mount_root, own)
+    # The folders outside the mount are another's.
+    files["sys/fs/cgroup/cpu.max"] = "100000 100000\n"
+    assert cores_of(pretend(files))[0] == 2
+
+
+def test_version_1_beside_version_2_takes_the_tighter(pretend):
+    files = quota_of_version_1("/docker/abc", 300000)
+    files["proc/self/mountinfo"] += V2
+    files["sys/fs/cgroup/cpu.max"] = "200000 100000\n"
+    assert cores_of(pretend(files))[0] == 2
+
+
+def test_the_usual_places_serve_where_mounts_cannot_be_read(pretend):
+    assert cores_of(pretend({"sys/fs/cgroup/cpu.max": "200000 100000"}))[0] == 2
+
+
+def test_the_affinity_mask_holds_below_the_quota(pretend):
+    root = pretend({"sys/fs/cgroup/cpu.max": "600000 100000"})
+    assert cores_of(root, allowed=2)[0] == 2
+
+
+def test_where_nothing_tells_the_cores_they_are_unknown(tmp_path):
+    assert cores_of(tmp_path, allowed=None)[0] is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity masks")
+def test_the_affinity_mask_is_asked_not_the_number_of_processors(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3})
+    assert this_machine().cores == 1
+
+
+@linux_only
+@pytest.mark.parametrize(
+    "line", ["", "\n", ":", "0:", "rubbish", "1 2 - cgroup2", " - cgroup2 x y", "\x00"]
+)
+def test_broken_files_are_no_error(pretend, line):
+    files = ("self/cgroup", "self/mountinfo", "meminfo", "cpuinfo")
+    root = pretend({f"proc/{file}": line for file in files})
+    machine = this_machine(root=root)
+    assert machine.memory_bytes is None
+    assert machine.processor is None
+
+
+# ---------------------------------------------------------------- memory
+
+
+@linux_only
+def test_memory_is_the_machines_where_no_group_limits_it(pretend):
+    root = pretend(
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/\n",
+            "proc/self/mountinfo": V2,
+            "sys/fs/cgroup/memory.max": "max\n",
+        }
+    )
+    assert facts._memory(root) == Fact(8_192_000_000, "MemTotal in /proc/meminfo")
+
+
+@linux_only
+def test_the_tightest_limit_on_memory_holds(pretend):
+    root = pretend(
+        {
+            "proc/meminfo": MEMINFO,
+            "proc/self/cgroup": "0::/user/me\n",
+            "proc/self/mountinfo": V2,
+            "sys/fs/cgroup/user/me/memory.max": "max\n",
+            "sys/fs/cgroup/user/memory.max": "2147483648\n",
+            "sys/fs/cgroup/memory.max": "4294967296\n",
+        }
+    )
+    fact = facts._memory(root)
+    assert fact.value == 2**31
+    assert fact.reason == "the limit in /sys/fs/cgroup/user/memory.max"
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("limit", "memory"),
+    [(2**31, 2**31), (9_223_372_036_854_771_712, 8_192_000_000)],
+)
+def test_the_limit_of_version_1_holds_unless_it_says_none(pretend, limit, memory):
+    files = {
+        "proc/meminfo": MEMINFO,
+        "proc/self/cgroup": "4:memory:/docker/abc\n",
+        "proc/self/mountinfo": V1.format(root="/docker/abc"),
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{limit}\n",
+    }
+    root = pretend(files)
+    assert facts._memory(root).value == memory
+    (root / "proc/meminfo").unlink()
+    assert facts._memory(root).value == (limit if limit == memory else None)
+
+
+def test_without_psutil_memory_elsewhere_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    assert facts._memory(tmp_path) == Fact(None, "psutil is not installed")
+
+
+# ---------------------------------------------------------------- the rest
+
+
+@linux_only
+def test_the_processor_and_what_it_can(pretend):
+    root = pretend({"proc/cpuinfo": CPUINFO})
+    model = "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz"
+    assert facts._processor(root).value == model
+    sets = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
+    assert facts._instruction_sets(root).value == sets
+
+
+@linux_only
+def test_an_arm_processor_has_features_and_no_model_name(pretend):
+    features = (
+        "processor : 0\nFeatures : fp asimd sve i8mm bf16 crc32\nCPU part : 0xd4f"
+    )
+    root = pretend({"proc/cpuinfo": features})
+    assert facts._processor(root).value is None
+    assert facts._instruction_sets(root).value == ("asimd", "sve", "i8mm", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("model", "cores", "name"),
+    [
+        ("AMD EPYC", 2, "amd-epyc-2-cores"),
+        ("AMD EPYC 7763 64-Core Processor", 4, "amd-epyc-7763-4-cores"),
+        (
+            "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz",
+            1,
+            "intel-xeon-platinum-8488c-1-core",
+        ),
+    ],
+)
+def test_a_name_is_short_and_fit_for_a_file(model, cores, name):
+    assert facts._name(Fact((), ""), Fact(model, ""), Fact(cores, "")).value == name
+
+
+def test_a_machine_with_accelerators_is_named_by_them():
+    gpu = Accelerator("NVIDIA H200", 141_000_000_000)
+    unknown = Fact(None, "")
+    assert facts._name(Fact((gpu,), ""), unknown, unknown).value == "nvidia-h200"
+    many = facts._name(Fact((gpu,) * 8, ""), unknown, unknown)
+    assert many.value == "8-nvidia-h200"
+
+
+def test_a_machine_of_which_nothing_is_known_has_a_name():
+    unknown = Fact(None, "")
+    assert re.fullmatch(r"[a-z0-9-]+", facts._name(unknown, unknown, unknown).value)
+
+
+def pretended_torch(kind, count, error=None):
+    asked = []
+
+    def properties(index):
+        asked.append(index)
+        if error:
+            raise error
+        return SimpleNamespace(name=f"device {index}", total_memory=10**9)
+
+    device = None if kind is None else SimpleNamespace(type=kind)
+    accelerator = SimpleNamespace(
+        current_accelerator=lambda: device, device_count=lambda: count
+    )
+    module = SimpleNamespace(get_device_properties=properties)
+    mps = SimpleNamespace(recommended_max_memory=lambda: 5 * 10**9)
+    torch = SimpleNamespace(
+        accelerator=accelerator, get_device_module=lambda _: module, mps=mps
+    )
+    return torch, asked
+
+
+def test_accelerators_are_named_with_their_memory():
+    torch, _ = pretended_torch("cuda", 2)
+    found = facts._accelerators(torch, "").value
+    assert found == (Accelerator("device 0", 10**9), Accelerator("device 1", 10**9))
+
+
+def test_where_none_is_there_no_device_is_asked():
+    torch, asked = pretended_torch("cuda", 0)
+    assert facts._accelerators(torch, "").value == ()
+    assert asked == []
+    assert facts._accelerators(pretended_torch(None, 0)[0], "").value == ()
+
+
+def test_apples_gpu_has_no_properties_but_a_memory():
+    found = facts._accelerators(pretended_torch("mps", 1)[0], "").value
+    assert found == (Accelerator("Apple GPU", 5 * 10**9),)
+    assert facts._accelerators(pretended_torch("mps", 0)[0], "").value == ()
+
+
+def test_a_broken_driver_leaves_the_accelerators_unknown():
+    error = RuntimeError("driver too old\nand much more")
+    fact = facts._accelerators(pretended_torch("cuda", 1, error)[0], "")
+    assert fact == Fact(None, "PyTorch cannot tell: driver too old")
+
+
+def test_without_pytorch_what_depends_on_it_is_unknown(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    machine = this_machine()
+    assert machine.torch is machine.threads is machine.accelerators is None
+    assert "cannot be imported" in machine.why("threads")
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"), [("81 20 3", True), ("0 0 0", False), ("1 2", False)]
+)
+def test_the_run_queue_delay_is_read_where_the_kernel_keeps_it(pretend, text, reads):
+    root = pretend({"proc/thread-self/schedstat": text})
+    assert facts._run_queue_delay(root).value is reads
+
+
+def test_the_compiler_is_the_one_that_torch_compile_would_take(monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    assert facts._compiler().value is None
+    assert "no torch.compile" in facts._compiler().reason
+    monkeypatch.setenv("CXX", f"{sys.executable} -m64")
+    assert facts._compiler().value == sys.executable
+
+
+def test_asking_does_not_fix_the_start_method():
+    program = (
+        "from kit.machine.facts import _start_method as ask; ask();"
+        "import multiprocessing as m; m.set_start_method('spawn');"
+        "assert ask().value == 'spawn'"
+    )
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program]) == 0
+
+
+def test_a_container_shows_by_a_variable_or_a_file(monkeypatch, pretend, tmp_path):
+    for sign in facts._CONTAINERS:
+        monkeypatch.delenv(sign, raising=False)
+    assert facts._container(tmp_path).value is None
+    root = pretend({".dockerenv": ""})
+    assert facts._container(root) == Fact("docker", "/.dockerenv is there")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    assert facts._container(root).value == "kubernetes"
+    monkeypatch.setenv("BINDER_LAUNCH_HOST", "https://mybinder.org/")
+    assert facts._container(root).value == "binder"
+
+
+# ---------------------------------------------------------------- the whole
+
+
+@linux_only
+def test_where_everything_is_missing_nothing_is_guessed(tmp_path):
+    machine = this_machine(root=tmp_path)
+    for name in (
+        "processor",
+        "memory_bytes",
+        "shared_memory_bytes",
+        "instruction_sets",
+    ):
+        assert getattr(machine, name) is None
+        assert machine.why(name)
+    assert machine.reads_run_queue_delay is False
+
+
+def test_every_fact_has_a_reason():
+    machine = this_machine()
+    assert set(machine.facts) == set(machine.reasons) == set(facts._NAMES)
+    assert all(fact.reason for fact in machine.facts.values())
+    assert machine.facts["cores"] == Fact(machine.cores, machine.why("cores"))
+    with pytest.raises(ValueError, match="'coars'"):
+        machine.why("coars")
+
+
+def test_a_machine_survives_json_and_can_be_a_key():
+    machine = dataclasses.replace(
+        this_machine(), accelerators=(Accelerator("NVIDIA H200", None),)
+    )
+    copy = Machine.from_dict(json.loads(json.dumps(machine.to_dict())))
+    assert copy == machine
+    assert copy.reasons == machine.reasons
+    assert {machine: 1}[copy] == 1
+
+
+def test_a_recording_with_other_fields_is_refused_by_name():
+    def changed(change):
+        data = json.loads(json.dumps(this_machine().to_dict()))
+        change(data)
+        return data
+
+    for change, named in (
+        (lambda data: data.pop("cores"), "'cores' is missing"),
+        (lambda data: data.update(sockets={}), "'sockets' is unknown"),
+        (lambda data: data["cores"].pop("reason"), r"machine\.cores: .*'reason'"),
+        (lambda data: data["cores"].update(unit="1"), r"machine\.cores: .*'unit'"),
+        (lambda data: data.update(cores=2), r"machine\.cores must be an object"),
+        (
+            lambda data: data["accelerators"].update(value=[{"name": "x"}]),
+            "'memory_bytes' is missing",
+        ),
+    ):
+        with pytest.raises(ValueError, match=named):
+            Machine.from_dict(changed(change))
+
+
+def test_the_report_has_a_line_per_fact_with_its_reason():
+    machine = dataclasses.replace(
+        this_machine(), memory_bytes=2 * 10**9, processor=None, compiler=None
+    )
+    lines = repr(machine).splitlines()
+    assert lines[0] == machine.name
+    assert len(lines) == len(machine.facts)
+    said = {line.split("  ")[0]: line for line in lines[1:]}
+    assert "2 GB" in said["memory"]
+    assert "unknown" in said["processor"]
+    assert "none" in said["compiler"]
+    for name in ("memory_bytes", "processor"):
+        assert f"({machine.why(name)})" in repr(machine)
+
+
+def test_the_html_report_is_escaped():
+    machine = dataclasses.replace(this_machine(), processor="<b>fast</b>")
+    page = machine._repr_html_()
+    assert "&lt;b&gt;fast&lt;/b&gt;" in page
+    assert "<b>" not in page
