@@ -96,44 +96,49 @@ def nearest_folder() -> Path | None:
     return None
 
 
-def _mark_earlier(trial: Trial, definitions: Mapping[str, str] | None) -> Trial:
+def _mark_earlier(trial: Trial, definitions: Mapping[str, set[str]] | None) -> Trial:
     if definitions is None or is_current(trial.source, definitions):
         return trial
     return dataclasses.replace(trial, notes=[*trial.notes, EARLIER_VERSION])
 
 
-def is_current(source: str, definitions: Mapping[str, str]) -> bool:
+def is_current(source: str, definitions: Mapping[str, set[str]]) -> bool:
     """Return whether every definition in a recorded source is still the same.
 
     Comments and layout may differ.
     """
     return all(
-        definitions.get(name) == code for name, code in _definitions(source).items()
+        code in definitions.get(name, set())
+        for name, codes in _definitions(source).items()
+        for code in codes
     )
 
 
-def notebook_definitions(path: Path) -> dict[str, str] | None:
-    """Return each top-level function and class of a notebook; None without one."""
+def notebook_definitions(path: Path) -> dict[str, set[str]] | None:
+    """Return each top-level function and class of a notebook; None without one.
+
+    A name may be defined more than once: each version is one that can be current.
+    """
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     except (OSError, ValueError, KeyError):
         return None
-    found: dict[str, str] = {}
+    found: dict[str, set[str]] = {}
     for cell in cells:
         if cell["cell_type"] == "code":
-            found |= _definitions("".join(cell["source"]))
+            for name, codes in _definitions("".join(cell["source"])).items():
+                found.setdefault(name, set()).update(codes)
     return found
 
 
-def _definitions(source: str) -> dict[str, str]:
+def _definitions(source: str) -> dict[str, set[str]]:
     lines = [line for line in source.splitlines() if not line.startswith(("%", "!"))]
+    found: dict[str, set[str]] = {}
     with contextlib.suppress(SyntaxError):
-        return {
-            node.name: ast.dump(node)
-            for node in ast.parse("\n".join(lines)).body
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        }
-    return {}
+        for node in ast.parse("\n".join(lines)).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                found.setdefault(node.name, set()).add(ast.dump(node))
+    return found
 
 
 def write_journal(path: str | os.PathLike[str]) -> None:
@@ -228,14 +233,30 @@ def _checksum(content: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: nan is null, a tuple a list, the rest its repr."""
+    """Return a value as JSON has it.
+
+    A tuple is a list, nan is null, infinity is tagged, the rest is its repr.
+    """
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, (str, int, type(None))) else repr(value)
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else {"float": repr(value)}
+    return value if isinstance(value, (str, int, float, type(None))) else repr(value)
+
+
+def _value(plain: Any) -> Any:
+    """Return what `_plain` was given, lists as tuples."""
+    if isinstance(plain, list):
+        return tuple(map(_value, plain))
+    if isinstance(plain, dict):
+        if plain.keys() == {"float"}:
+            return float(plain["float"])
+        return {key: _value(inner) for key, inner in plain.items()}
+    return plain
 
 
 def read(path: str | os.PathLike[str]) -> Recording:
@@ -291,7 +312,9 @@ Fail = Callable[[str, str], RecordingError]
 
 
 def _fail(path: Path, field: str, what: str) -> RecordingError:
-    return RecordingError(f"{path}: {field} {what}.")
+    return RecordingError(
+        f"{path}: {field} {what}.\nRecord it again, or take the file as it was."
+    )
 
 
 def _list(content: Mapping[str, Any], key: str, fail: Fail) -> list[Any]:
@@ -303,40 +326,42 @@ def _list(content: Mapping[str, Any], key: str, fail: Fail) -> list[Any]:
 def _trial(row: Mapping[str, Any], machines: Sequence[Machine]) -> Trial:
     values = {**row, "machine": machines[row["machine"]]}
     values["metrics"] = {
-        name: [math.nan if v is None else v for v in column]
+        name: [math.nan if v is None else v for v in _value(column)]
         for name, column in row["metrics"].items()
     }
-    values["knobs"] = {
-        name: tuple(v) if isinstance(v, list) else v for name, v in row["knobs"].items()
-    }
+    values["knobs"] = _value(row["knobs"])
     return Trial(**values)
 
 
-_NUMBERS: dict[str, tuple[type | tuple[type, ...], float]] = {
-    "block_seconds": ((int, float), 0.0),
-    "block_wall_seconds": ((int, float), 0.0),
-    "block_items": ((int, float), 0.0),
-    "block_steps": (int, 1),
-    "block_setups": (int, -1),
-    "block_rounds": (int, 0),
-    "setup_seconds": ((int, float), 0.0),
-    "start_setups": (int, -1),
+def _finite(value: Any, kind: type | tuple[type, ...], least: float) -> bool:
+    right = isinstance(value, kind) and not isinstance(value, bool)
+    return right and math.isfinite(value) and value >= least
+
+
+_REAL = (int, float)
+#: What each value of a list must be, and which list is as long.
+_LISTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "block_seconds": (lambda v: _finite(v, _REAL, 0) and v > 0, "block_seconds"),
+    "block_wall_seconds": (lambda v: _finite(v, _REAL, 0), "block_seconds"),
+    "block_items": (lambda v: _finite(v, _REAL, 0) and v > 0, "block_seconds"),
+    "block_steps": (lambda v: _finite(v, int, 1), "block_seconds"),
+    "block_setups": (lambda v: _finite(v, int, -1), "block_seconds"),
+    "block_rounds": (lambda v: _finite(v, int, 0), "block_seconds"),
+    "setup_seconds": (lambda v: _finite(v, _REAL, 0), "setup_seconds"),
+    "start_setups": (lambda v: _finite(v, int, -1), "setup_seconds"),
+    "start_memory_bytes": (lambda v: v is None or _finite(v, int, 0), "setup_seconds"),
 }
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "experiment": str,
-    "title": str,
-    "knobs": dict,
-    "start_memory_bytes": list,
-    "excluded_seconds": (int, float),
-    "peak_memory_bytes": (int, type(None)),
-    "metrics": dict,
-    "machine": int,
-    "source": str,
-    "started": str,
-    "outcome": str,
-    "whole_runs": bool,
-    "notes": list,
-    "conditions": dict,
+_VALUES: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(
+        ("experiment", "title", "source", "started"), lambda v: isinstance(v, str)
+    ),
+    **dict.fromkeys(("knobs", "metrics", "conditions"), lambda v: isinstance(v, dict)),
+    "excluded_seconds": lambda v: _finite(v, _REAL, 0),
+    "peak_memory_bytes": lambda v: v is None or _finite(v, int, 0),
+    "machine": lambda v: _finite(v, int, 0),
+    "whole_runs": lambda v: isinstance(v, bool),
+    "notes": lambda v: isinstance(v, list) and all(isinstance(n, str) for n in v),
+    "outcome": lambda v: v in _OUTCOMES,
 }
 
 
@@ -349,29 +374,34 @@ def _check_trial(row: Any, machines: int, index: int, fail: Fail) -> None:
     for name in (*names, *row):
         if name not in row or name not in names:
             raise fail(f"{where}.{name}", "is missing" if name in names else "unknown")
-    for name, kind in _TYPES.items():
-        if not isinstance(row[name], kind):
-            raise fail(f"{where}.{name}", f"is {row[name]!r:.40}, of the wrong type")
-    for name, (number, least) in _NUMBERS.items():
-        values = row[name]
-        if not isinstance(values, list):
-            raise fail(f"{where}.{name}", "is not a list")
-        for position, value in enumerate(values):
-            good = isinstance(value, number) and not isinstance(value, bool)
-            if not (good and value >= least and math.isfinite(value)):
-                raise fail(f"{where}.{name}[{position}]", f"is {value!r:.40}")
-        like = "setup_seconds" if "setup" in name[:5] or "start" in name else ""
-        expected = len(row[like or "block_seconds"])
-        if len(values) != expected:
-            raise fail(f"{where}.{name}", f"has {len(values)} values, not {expected}")
-    if row["outcome"] not in _OUTCOMES:
-        raise fail(f"{where}.outcome", f"is {row['outcome']!r:.40}")
-    if not 0 <= row["machine"] < machines:
+    for name, is_good in _VALUES.items():
+        if not is_good(row[name]):
+            raise fail(f"{where}.{name}", f"is {row[name]!r:.40}")
+    for name, (is_good, like) in _LISTS.items():
+        _check_list(row[name], f"{where}.{name}", is_good, row[like], fail)
+    if row["machine"] >= machines:
         raise fail(f"{where}.machine", f"is {row['machine']}, of {machines} machines")
-    steps = sum(row["block_steps"])
+    steps = [None] * sum(row["block_steps"])
     for name, column in row["metrics"].items():
-        if not isinstance(column, list) or len(column) != steps:
-            raise fail(f"{where}.metrics.{name}", f"does not have {steps} values")
-        for position, value in enumerate(column):
-            if value is not None and not isinstance(value, (int, float)):
-                raise fail(f"{where}.metrics.{name}[{position}]", f"is {value!r:.40}")
+        _check_list(column, f"{where}.metrics.{name}", _is_metric, steps, fail)
+
+
+def _check_list(
+    values: Any,
+    where: str,
+    is_good: Callable[[Any], bool],
+    like: Sequence[Any],
+    fail: Fail,
+) -> None:
+    if not isinstance(values, list):
+        raise fail(where, "is not a list")
+    for position, value in enumerate(values):
+        if not is_good(value):
+            raise fail(f"{where}[{position}]", f"is {value!r:.40}")
+    if len(values) != len(like):
+        raise fail(where, f"has {len(values)} values, not {len(like)}")
+
+
+def _is_metric(value: Any) -> bool:
+    tagged = isinstance(value, dict) and value.get("float") in ("inf", "-inf")
+    return value is None or tagged or _finite(value, _REAL, -math.inf)

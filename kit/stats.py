@@ -88,7 +88,32 @@ def two_level_median(pairs: Sequence[Sequence[float]], seed: int = 0) -> Estimat
     medians = np.nanmedian(_resample(pairs, [pairs], seed)[0], axis=1)
     value = float(np.median(np.concatenate([np.asarray(p) for p in pairs])))
     low, high = np.quantile(medians, [0.025, 0.975])
-    return Estimate(value, float(low), float(high))
+    wider = _small_sample_factor(pairs)
+    return Estimate(
+        value,
+        value - wider * (value - float(low)),
+        value + wider * (float(high) - value),
+    )
+
+
+def _small_sample_factor(groups: Sequence[Sequence[float]]) -> float:
+    """Return by how much an interval from few groups must be widened.
+
+    Few groups vary too little when they are drawn again. Student's t corrects that in
+    full where groups differ; where only their members do, nothing needs correcting.
+    """
+    import numpy as np
+    from scipy.special import stdtrit
+
+    count = len(groups)
+    if count < 2:
+        return 1.0
+    full = math.sqrt(count / (count - 1)) * float(stdtrit(count - 1, 0.975)) / 1.96
+    between = float(np.var([np.mean(group) for group in groups], ddof=1))
+    several = [np.var(group, ddof=1) / len(group) for group in groups if len(group) > 1]
+    within = float(np.mean(several)) if several else 0.0
+    share = max(0.0, 1 - within / between) if between > 0 else 0.0
+    return 1 + (full - 1) * share
 
 
 def two_level_total_ratio(

@@ -191,9 +191,8 @@ def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Gu
     How many times as fast?
       Your guess: 2 ×
     """
-    if answer is not None and not (
-        isinstance(answer, (int, float)) and math.isfinite(answer)
-    ):
+    number = isinstance(answer, (int, float)) and not isinstance(answer, bool)
+    if answer is not None and not (number and math.isfinite(answer)):
         raise ValueError(
             f"guess(): answer={answer!r} is not a number.\n"
             "Put a number there, as in answer=1.5, or None for no guess."
@@ -216,7 +215,9 @@ def _score_path() -> Path:
 
 def _read_scores() -> dict[str, int]:
     with contextlib.suppress(OSError, ValueError):
-        return dict(json.loads(_score_path().read_text(encoding="utf-8")))
+        scores = json.loads(_score_path().read_text(encoding="utf-8"))
+        if isinstance(scores, dict):
+            return {k: v for k, v in scores.items() if isinstance(v, int)}
     return {}
 
 

@@ -3,6 +3,7 @@
 import gc
 
 import pytest
+import torch
 from helpers import FakeClock, FakeDevice, children, reset_state, wait_until
 
 from kit.clock import measuring
@@ -23,9 +24,12 @@ def tidy(monkeypatch, tmp_path, frozen):
     """A run of full length, and no child process left behind."""
     monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
+    threads = torch.get_num_threads()
+    reset_state()
     assert not children()
     yield
     reset_state()
+    torch.set_num_threads(threads)
     gc.collect()
     gc.freeze()  # looking through it takes 0.2 s each time
     wait_until(lambda: not children(), 5)

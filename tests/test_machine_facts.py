@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kit.machine import facts
+from kit.machine import facts, limits
 from kit.machine.facts import Accelerator, Fact, Machine, this_machine
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -44,8 +44,10 @@ def pretend(tmp_path):
 
 
 def cores_of(root, allowed=8):
-    fact = facts._cores(root, allowed, "in the affinity mask")
-    return fact.value, fact.reason
+    with pytest.MonkeyPatch.context() as patch:
+        found = (allowed, "in the affinity mask")
+        patch.setattr(limits, "_allowed_cores", lambda: found)
+        return limits.find_cores(root)
 
 
 # ---------------------------------------------------------------- cores
@@ -192,7 +194,8 @@ def test_memory_is_the_machines_where_no_group_limits_it(pretend):
             "sys/fs/cgroup/memory.max": "max\n",
         }
     )
-    assert facts._memory(root) == Fact(8_192_000_000, "MemTotal in /proc/meminfo")
+    found = (8_192_000_000, "MemTotal in /proc/meminfo")
+    assert limits.find_memory(root) == found
 
 
 @linux_only
@@ -207,9 +210,8 @@ def test_the_tightest_limit_on_memory_holds(pretend):
             "sys/fs/cgroup/memory.max": "4294967296\n",
         }
     )
-    fact = facts._memory(root)
-    assert fact.value == 2**31
-    assert fact.reason == "the limit in /sys/fs/cgroup/user/memory.max"
+    reason = "the limit in /sys/fs/cgroup/user/memory.max"
+    assert limits.find_memory(root) == (2**31, reason)
 
 
 @linux_only
@@ -225,15 +227,16 @@ def test_the_limit_of_version_1_holds_unless_it_says_none(pretend, limit, memory
         "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{limit}\n",
     }
     root = pretend(files)
-    assert facts._memory(root).value == memory
+    assert limits.find_memory(root)[0] == memory
     (root / "proc/meminfo").unlink()
-    assert facts._memory(root).value == (limit if limit == memory else None)
+    assert limits.find_memory(root)[0] == (limit if limit == memory else None)
 
 
-def test_without_psutil_memory_elsewhere_is_unknown(monkeypatch, tmp_path):
+def test_elsewhere_psutil_tells_the_memory(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setitem(sys.modules, "psutil", None)
-    assert facts._memory(tmp_path) == Fact(None, "psutil is not installed")
+    memory, reason = limits.find_memory(tmp_path)
+    assert memory > 0
+    assert reason == "psutil.virtual_memory()"
 
 
 # ---------------------------------------------------------------- the rest
@@ -310,26 +313,26 @@ def pretended_torch(kind, count, error=None):
 
 def test_accelerators_are_named_with_their_memory():
     torch, _ = pretended_torch("cuda", 2)
-    found = facts._accelerators(torch, "").value
+    found = facts._accelerators(torch).value
     assert found == (Accelerator("device 0", 10**9), Accelerator("device 1", 10**9))
 
 
 def test_where_none_is_there_no_device_is_asked():
     torch, asked = pretended_torch("cuda", 0)
-    assert facts._accelerators(torch, "").value == ()
+    assert facts._accelerators(torch).value == ()
     assert asked == []
-    assert facts._accelerators(pretended_torch(None, 0)[0], "").value == ()
+    assert facts._accelerators(pretended_torch(None, 0)[0]).value == ()
 
 
 def test_apples_gpu_has_no_properties_but_a_memory():
-    found = facts._accelerators(pretended_torch("mps", 1)[0], "").value
+    found = facts._accelerators(pretended_torch("mps", 1)[0]).value
     assert found == (Accelerator("Apple GPU", 5 * 10**9),)
-    assert facts._accelerators(pretended_torch("mps", 0)[0], "").value == ()
+    assert facts._accelerators(pretended_torch("mps", 0)[0]).value == ()
 
 
 def test_a_broken_driver_leaves_the_accelerators_unknown():
     error = RuntimeError("driver too old\nand much more")
-    fact = facts._accelerators(pretended_torch("cuda", 1, error)[0], "")
+    fact = facts._accelerators(pretended_torch("cuda", 1, error)[0])
     assert fact == Fact(None, "PyTorch cannot tell: driver too old")
 
 

@@ -515,6 +515,8 @@ def ruin(net, optimizer):
     net[3] = nn.Linear(5, 5)
     net.add_module("extra", nn.Linear(1, 1))
     net[0].weight.data.fill_(3)
+    net[0].bias = nn.Parameter(torch.ones(4))
+    net[1].running_var = torch.zeros(4)
 
 
 @pytest.mark.parametrize("end", ["success", "error", "interrupt"])

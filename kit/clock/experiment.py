@@ -203,12 +203,13 @@ def parse_yield(value: object) -> tuple[float, dict[str, Any]]:
     count = float(items)
     if not (count > 0 and math.isfinite(count)):
         raise ValueError(f"{items!r}; a step handles a positive number of items")
-    if not isinstance(metrics, dict) or not all(isinstance(k, str) for k in metrics):
+    if not isinstance(metrics, dict) or not all(k.__class__ is str for k in metrics):
         raise ValueError(f"{metrics!r:.40} as metrics, which is no dict of names")
     for name, metric in metrics.items():
-        if getattr(metric, "numel", lambda: 1)() != 1 or not hasattr(
-            metric, "__float__"
-        ):
+        if metric.__class__ is float or metric.__class__ is int:
+            continue
+        count_of = getattr(metric, "numel", None)
+        if not hasattr(metric, "__float__") or (count_of and count_of() != 1):
             raise ValueError(f"a metric {name!r} that is not a single number")
     return count, metrics
 
@@ -224,8 +225,10 @@ def describe(name: str, knobs: Mapping[str, object]) -> str:
     return text if len(text) <= 100 else text[:98] + "…)"
 
 
-def referred_objects(function: object) -> list[tuple[str, object]]:
-    """Return what a callable reaches: closure, globals, bound arguments, attributes.
+def referred_objects(
+    function: object, knobs: Mapping[str, object] | None = None
+) -> list[tuple[str, object]]:
+    """Return what a callable reaches: knobs, closure, globals, bound arguments.
 
     Functions and classes of the same module are followed. Each object comes with its
     name as a reader would write it.
@@ -240,8 +243,9 @@ def referred_objects(function: object) -> list[tuple[str, object]]:
         seen.add(id(value))
         found.append((name, value))
         if isinstance(value, functools.partial):
-            for key, bound in {**dict(enumerate(value.args)), **value.keywords}.items():
-                visit(str(key), bound)
+            names = list(inspect.signature(value.func).parameters)
+            for key, bound in [*zip(names, value.args), *value.keywords.items()]:  # noqa: B905 (*args may take the rest)
+                visit(key, bound)
             visit(getattr(value.func, "__name__", "function"), value.func)
         elif inspect.ismethod(value):
             visit("self", value.__self__)
@@ -271,13 +275,15 @@ def referred_objects(function: object) -> list[tuple[str, object]]:
                 visit(name, cell.cell_contents)
             except ValueError:  # an empty cell: not assigned yet
                 continue
-        for default in [*(inner.__defaults__ or ())]:
-            visit(inner.__name__, default)
+        for parameter in inspect.signature(inner).parameters.values():
+            visit(parameter.name, parameter.default)
         for name in _global_names(inner.__code__):
             if name in inner.__globals__:
                 visit(name, inner.__globals__[name])
 
     visit(getattr(function, "__name__", "experiment"), function)
+    for name, value in (knobs or {}).items():
+        visit(name, value)
     return found
 
 

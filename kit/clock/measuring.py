@@ -48,7 +48,7 @@ def measure(
     check_arguments("measure()", seconds, repeats, on)
     resolved = resolve("measure()", experiment)
     bound = resolved.bind("measure()", knobs)
-    log, origin, shared = Log(), Origin.find(resolved), SharedObjects(resolved)
+    log, origin, shared = Log(), Origin.find(resolved), SharedObjects(resolved, bound)
     with Progress(f"measuring {describe(resolved.name, bound)}") as progress:
         try:
             for repeat in range(repeats):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import html
 import os
 import sys
 import threading
 import time
 from types import TracebackType
+
+from kit import figures
 
 _SILENT_SECONDS = 2.0
 _SECONDS_BETWEEN_UPDATES = 0.5
@@ -60,6 +61,8 @@ class Progress:
         """Return the state as one line."""
         elapsed = time.monotonic() - self.started
         parts = [self.title, f"{self.doing}, {elapsed:.0f} s so far"]
+        if self.stopping:
+            parts.append("stopping after this step")
         if self.fraction:
             parts.append(f"{self.fraction:.0%} done")
         if self.seconds_left is not None:
@@ -116,17 +119,9 @@ class _Notebook:
     def show(self, progress: Progress) -> None:
         from IPython.display import display
 
-        percent = f"{100 * progress.fraction:.0f}"
-        bar = (
-            "<div style='height:4px;border-radius:2px;background:#d9dde3;max-width:"
-            f"40em'><div style='height:4px;border-radius:2px;width:{percent}%;"
-            "background:#0072b2'></div></div>"
-        )
-        data = {
-            "text/plain": progress.text(),
-            "text/html": "<div style='font-size:90%;opacity:.85' role='status'>"
-            f"{html.escape(progress.text())}{bar}</div>",
-        }
+        text = progress.text()
+        html = figures.html_progress(text, progress.fraction)
+        data = {"text/plain": text, "text/html": html}
         self._publish(display, data)
 
     def clear(self) -> None:

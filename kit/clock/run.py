@@ -99,6 +99,7 @@ class Run:
         self.steps_done = 0
         self._generator: Generator[Any, None, None] | None = None
         self._state: snapshot.State | None = None
+        self._outside: snapshot.State | None = None
         self._children: set[int] = set()
         self._threads: set[threading.Thread] = set()
         self._suspended = False
@@ -106,13 +107,11 @@ class Run:
 
     def open(self) -> None:
         """Start the generator and run it to its first yield."""
-        outside = snapshot.capture()
+        outside = self._state = snapshot.capture()
         before = processes.descendants()
         threads_before = set(threading.enumerate())
-        if self.shared is not None:
-            self.shared.restore()
-        snapshot.seed_everything(self.seed)
         try:
+            self._prepare()
             start = ticks.CLOCK.begin()
             self.begun = start.wall
             self._generator = self.experiment.start(self.knobs)
@@ -131,6 +130,15 @@ class Run:
             snapshot.restore(outside)
         if value is not None:
             self._count(value)
+
+    def _prepare(self) -> None:
+        """Go back to the reader's own state, freshly seeded."""
+        if self._outside is None:
+            self._outside = snapshot.capture()
+        snapshot.restore(self._outside)
+        if self.shared is not None:
+            self.shared.restore()
+        snapshot.seed_everything(self.seed)
 
     def _log_start(self, start: ticks.Ticks) -> None:
         seconds = ticks.run_seconds(start, ticks.CLOCK.end())
@@ -235,8 +243,6 @@ class Run:
                     if value.__class__ is int and value > 0:
                         items += value
                     elif value is None:
-                        devices.synchronize()
-                        now = wall()
                         excluded += now - previous
                         previous = now
                         bare_yields += 1
@@ -300,16 +306,17 @@ class Run:
         """
         too_short = not self._had_block
         if not too_short:
+            self._prepare()
             start = ticks.CLOCK.begin()
-            snapshot.seed_everything(self.seed)
-            if self.shared is not None:
-                self.shared.restore()
             self._generator = self.experiment.start(self.knobs)
             try:
                 self._next("set-up")
+                devices.synchronize()
                 self._log_start(start)
-                for _ in range(self.warm_up_steps):
-                    self._next("warm-up")
+                dropped = 0
+                while dropped < self.warm_up_steps:
+                    dropped += self._next("warm-up") is not None
+                devices.synchronize()
             except StopIteration:
                 too_short = True
         if too_short:

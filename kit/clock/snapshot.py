@@ -17,10 +17,12 @@ from typing import Any
 
 from kit.clock.experiment import Experiment, referred_objects
 
-#: Flags below `torch` that change what a step computes or which kernel it takes.
+#: Flags below `torch` that change what a step computes or which kernel it takes. The
+#: general precision comes before those that inherit it.
 _FLAGS = tuple(
     f"backends.{name}"
     for name in (
+        "fp32_precision",
         "cudnn.enabled",
         "cudnn.benchmark",
         "cudnn.deterministic",
@@ -42,8 +44,11 @@ _SWITCHES = (
     ("get_num_threads", "set_num_threads"),
     ("get_default_dtype", "set_default_dtype"),
     ("is_autocast_cache_enabled", "set_autocast_cache_enabled"),
-    ("get_float32_matmul_precision", "set_float32_matmul_precision"),
     ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),
+    *(
+        (f"backends.cuda.{kernel}_sdp_enabled", f"backends.cuda.enable_{kernel}_sdp")
+        for kernel in ("flash", "mem_efficient", "math", "cudnn")
+    ),
 )
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 #: Inference mode is set by entering it. Leaving would bring back the mode of another
@@ -56,7 +61,10 @@ class State:
     """The calling thread's PyTorch settings and all random generators."""
 
     switches: tuple[object, ...]
+    matmul_precision: str | None
     flags: dict[str, object]
+    function_modes: list[object]
+    device_context: object
     inference: bool
     grad: bool
     autocast: dict[str, tuple[bool, object]]
@@ -77,8 +85,11 @@ def capture() -> State:
     depth = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     return State(
-        switches=tuple(getattr(torch, getter)() for getter, _ in _SWITCHES),
+        switches=tuple(_below_torch(getter)() for getter, _ in _SWITCHES),
+        matmul_precision=_matmul_precision(),
         flags=flags,
+        function_modes=_function_modes(),
+        device_context=getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
         inference=torch.is_inference_mode_enabled(),
         grad=torch.is_grad_enabled(),
         autocast={
@@ -98,8 +109,17 @@ def restore(state: State) -> None:
     import torch
 
     for (getter, setter), value in zip(_SWITCHES, state.switches, strict=True):
-        if getattr(torch, getter)() != value:
-            getattr(torch, setter)(value)
+        if _below_torch(getter)() != value:
+            _below_torch(setter)(value)
+    precision = state.matmul_precision
+    if precision is not None and precision != _matmul_precision():
+        torch.set_float32_matmul_precision(precision)
+    if _function_modes() != state.function_modes:
+        while torch._C._len_torch_function_stack():
+            torch._C._pop_torch_function_stack()
+        for mode in state.function_modes:
+            torch._C._push_on_torch_function_stack(mode)
+    torch._GLOBAL_DEVICE_CONTEXT.device_context = state.device_context
     for name, value in state.flags.items():
         if operator.attrgetter(name)(torch) != value:
             room, _, flag = name.rpartition(".")
@@ -124,6 +144,25 @@ def restore(state: State) -> None:
         _RANDOM[name][1](value)
 
 
+def _below_torch(path: str) -> Any:
+    return operator.attrgetter(path)(sys.modules["torch"])
+
+
+def _matmul_precision() -> str | None:
+    """Return the older setting; None where only the newer one can tell."""
+    try:
+        return str(_below_torch("get_float32_matmul_precision")())
+    except RuntimeError:
+        return None
+
+
+def _function_modes() -> list[object]:
+    """Return the modes that are open, as `with torch.device(…)` and its like are."""
+    core = _below_torch("_C")
+    count = core._len_torch_function_stack()
+    return [core._get_function_stack_at(index) for index in range(count)]
+
+
 def seed_everything(seed: int) -> None:
     """Seed Python's, NumPy's and PyTorch's generators alike."""
     import numpy
@@ -136,7 +175,7 @@ def seed_everything(seed: int) -> None:
 
 def _torch(path: str) -> Callable[..., Any]:
     def call(*arguments: object) -> Any:
-        return operator.attrgetter(path)(sys.modules["torch"])(*arguments)
+        return _below_torch(path)(*arguments)
 
     return call
 
@@ -177,12 +216,12 @@ class SharedObjects:
     gradients, hooks, submodules, optimizer state.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, knobs: Mapping[str, object]) -> None:
         import torch
 
         self.names: list[str] = []
         self._restorers: list[Callable[[], None]] = []
-        for name, value in referred_objects(experiment.function):
+        for name, value in referred_objects(experiment.function, knobs):
             if isinstance(value, torch.nn.Module):
                 self._restorers.append(_keep_module(value))
             elif isinstance(value, torch.optim.Optimizer):

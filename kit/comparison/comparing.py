@@ -150,7 +150,6 @@ class Comparison:
             ratio = self.ratios.get(label)
             records.append(
                 {
-                    "label": label,
                     **trial.knobs,
                     self.of: self.quantity(trial)[0],
                     "ratio": ratio.value if ratio else 1.0,
@@ -160,7 +159,8 @@ class Comparison:
                     "reason": ratio.reason if ratio else "",
                 }
             )
-        return pandas.DataFrame(records).set_index("label")
+        index = pandas.Index(self.labels, name="label")
+        return pandas.DataFrame(records, index=index)
 
     def plot(
         self, x: str | None = None, model: Callable[[Any], float] | None = None
@@ -378,7 +378,7 @@ def _variants(
         label = ", ".join(parts)
         same = sum(v.label.split(" (again")[0] == label for v in variants)
         label += f" (again{f' {same}' if same > 1 else ''})" if same else ""
-        shared = SharedObjects(chosen)
+        shared = SharedObjects(chosen, bound)
         variants.append(
             Variant(chosen, bound, label, shared, Origin.find(chosen), whole_runs)
         )

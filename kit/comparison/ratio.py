@@ -63,7 +63,10 @@ def compare_trials(
         if not pairs:
             return _unknown("nothing was measured in both; run it again for longer")
         if any(not (a > 0 and b > 0) for a, b in pairs):
-            return _unknown(f"{of} is zero in at least one run, so there is no ratio")
+            return _unknown(
+                f"{of} is zero in at least one run, so there is no ratio; compare "
+                "experiments that add some"
+            )
         estimate = stats.student_interval([math.log(b / a) for a, b in pairs])
     value, low, high = (math.exp(x) for x in estimate)
     above, below = QUANTITIES[of]
@@ -83,7 +86,10 @@ def _verdict(low: float, high: float, above: str, below: str) -> tuple[str, str]
         return verdict, ""
     width = math.log(high / low)
     if low > 1 or high < 1:
-        return verdict, "there is a difference, but it may be below 2 %"
+        return verdict, (
+            "there is a difference, but it may be below 2 %; measure longer "
+            "(seconds=…) if that matters"
+        )
     # An interval shrinks with the square root of time.
     longer = max(2, math.ceil((width / (2 * math.log(stats.SAME))) ** 2))
     advice = (
@@ -96,8 +102,10 @@ def _verdict(low: float, high: float, above: str, below: str) -> tuple[str, str]
 
 def _doubt(trial: Trial, of: str) -> str:
     """Return why this trial cannot be trusted, or nothing."""
+    if trial.outcome == "disturbed":
+        return "other cells ran meanwhile; run it again alone"
     if trial.outcome == "stopped":
-        return "it was stopped before the end"
+        return "it was stopped before the end; run it again"
     if of != SPEED:
         return ""
     if trial.outcome == "not settled":

@@ -10,13 +10,14 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from types import ModuleType
+from pathlib import Path
 from typing import Any
 
 from kit import figures
+from kit.machine import limits
+from kit.machine.limits import read_text
 
 # Those by which PyTorch's libraries for processors choose their kernels.
 _INSTRUCTION_SETS = re.compile(
@@ -80,44 +81,36 @@ class Machine:
         return {name: Fact(getattr(self, name), self.reasons[name]) for name in _NAMES}
 
     def why(self, name: str) -> str:
-        """Return how a fact was found, or why it is unknown.
-
-        Raises ValueError where there is no such fact.
-        """
+        """Return how a fact was found; raise ValueError where there is no such fact."""
         if name not in self.reasons:
             raise ValueError(f"no fact is called {name!r}; there are {list(_NAMES)}")
         return self.reasons[name]
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return the facts as JSON can hold them.
-
-        >>> this_machine().to_dict()["python"]["reason"]
-        'platform.python_version()'
-        """
+        """Return the facts as JSON can hold them."""
         return {name: dataclasses.asdict(fact) for name, fact in self.facts.items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Machine:
-        """Make a machine of what `to_dict` returned, or JSON of that.
-
-        Raises ValueError naming a field that is missing or unknown.
+        """Make a machine of JSON; ValueError names a field missing or unknown.
 
         >>> here = this_machine()
         >>> Machine.from_dict(here.to_dict()) == here
         True
         """
-        _check_fields("machine", data, set(_NAMES))
-        for name in _NAMES:
-            _check_fields(f"machine.{name}", data[name], {"value", "reason"})
-        values = {name: data[name]["value"] for name in _NAMES}
-        if values["instruction_sets"] is not None:
-            values["instruction_sets"] = tuple(values["instruction_sets"])
-        if values["accelerators"] is not None:
-            for given in values["accelerators"]:
-                _check_fields("machine.accelerators", given, {"name", "memory_bytes"})
-            devices = (Accelerator(**given) for given in values["accelerators"])
-            values["accelerators"] = tuple(devices)
-        return cls(**values, reasons={name: data[name]["reason"] for name in _NAMES})
+        _check_fields("machine", data, _NAMES)
+        facts = {
+            name: _check_fields(f"machine.{name}", data[name], ("value", "reason"))
+            for name in _NAMES
+        }
+        values = {name: fact["value"] for name, fact in facts.items()}
+        if (sets := values["instruction_sets"]) is not None:
+            values["instruction_sets"] = tuple(sets)
+        if (found := values["accelerators"]) is not None:
+            fields, where = ("name", "memory_bytes"), "machine.accelerators"
+            found = [Accelerator(**_check_fields(where, x, fields)) for x in found]
+            values["accelerators"] = tuple(found)
+        return cls(**values, reasons={n: fact["reason"] for n, fact in facts.items()})
 
     def __repr__(self) -> str:
         rows = [(label, f"{value}  ({why})") for label, value, why in self._rows()]
@@ -146,20 +139,26 @@ def this_machine(*, root: Path = Path("/")) -> Machine:
     >>> this_machine().cores >= 1
     True
     """
-    torch, version = _import_torch()
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library is missing
+        reason = f"PyTorch cannot be imported: {error}"
+        version = threads = accelerators = Fact(None, reason)
+    else:
+        version = Fact(str(torch.__version__), "torch.__version__")
+        threads = Fact(torch.get_num_threads(), "torch.get_num_threads()")
+        accelerators = _accelerators(torch)
     facts = {
         "processor": _processor(root),
-        "cores": _cores(root, *_allowed_cores()),
-        "memory_bytes": _memory(root),
-        "shared_memory_bytes": _shared_memory(root),
+        "cores": Fact(*limits.find_cores(root)),
+        "memory_bytes": Fact(*limits.find_memory(root)),
+        "shared_memory_bytes": Fact(*limits.find_shared_memory(root)),
         "instruction_sets": _instruction_sets(root),
-        "accelerators": _accelerators(torch, version.reason),
+        "accelerators": accelerators,
         "operating_system": _operating_system(root),
         "python": Fact(platform.python_version(), "platform.python_version()"),
         "torch": version,
-        "threads": Fact(None, version.reason)
-        if torch is None
-        else Fact(torch.get_num_threads(), "torch.get_num_threads()"),
+        "threads": threads,
         "compiler": _compiler(),
         "reads_run_queue_delay": _run_queue_delay(root),
         "start_method": _start_method(),
@@ -170,106 +169,8 @@ def this_machine(*, root: Path = Path("/")) -> Machine:
     return Machine(**values, reasons={name: facts[name].reason for name in _NAMES})
 
 
-def _read(root: Path, path: str | PurePosixPath) -> str | None:
-    try:
-        return (root / str(path).lstrip("/")).read_text(errors="replace")
-    except OSError:
-        return None
-
-
-def _groups(root: Path, controller: str) -> Iterator[PurePosixPath]:
-    # This process's own control group and those around it, versions 1 and 2. In a
-    # container the mount's root is part of the path but not of the file system.
-    own: dict[str, str] = {}
-    for line in (_read(root, "proc/self/cgroup") or "").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        own.update(dict.fromkeys(controllers.split(","), path))
-    mounts = _read(root, "proc/self/mountinfo") or (
-        "0 0 0 / /sys/fs/cgroup - cgroup2 - -\n"
-        f"0 0 0 / /sys/fs/cgroup/{controller} - cgroup - {controller}"
-    )
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        places = before.split()[3:5]
-        kind, _, options = after.partition(" ")
-        if kind == "cgroup2":
-            path = own.get("")
-        elif kind == "cgroup" and controller in options.split(" ")[-1].split(","):
-            path = own.get(controller)
-        else:
-            continue
-        if len(places) < 2:
-            continue
-        mount_root, mount_point = places
-        inside = PurePosixPath(path or "/")
-        if ".." in inside.parts or not inside.is_relative_to(mount_root):
-            inside = PurePosixPath(mount_root)
-        inside = inside.relative_to(mount_root)
-        for part in [inside, *inside.parents]:
-            yield PurePosixPath(mount_point) / part
-
-
-def _quota(root: Path) -> tuple[float, str] | None:
-    quotas = []
-    for group in _groups(root, "cpu"):
-        quota = _read(root, group / "cpu.cfs_quota_us")
-        period = _read(root, group / "cpu.cfs_period_us")
-        words = (_read(root, group / "cpu.max") or f"{quota} {period}").split()
-        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
-            quotas.append((int(words[0]) / int(words[1]), str(group)))
-    return min(quotas, default=None)
-
-
-def _allowed_cores() -> tuple[int | None, str]:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0)), "in this process's affinity mask"
-    return os.cpu_count(), "by os.cpu_count(): this system has no affinity mask"
-
-
-def _cores(root: Path, allowed: int | None, reason: str) -> Fact:
-    if allowed is None:
-        return Fact(None, "the system does not tell")
-    limit = _quota(root)
-    if limit is None:
-        return Fact(allowed, f"{allowed} {reason}; no control group sets a quota")
-    quota, group = limit
-    cores = min(allowed, max(1, int(quota)))
-    return Fact(cores, f"{allowed} {reason}; a quota of {quota:.3g} cores in {group}")
-
-
-def _memory(root: Path) -> Fact:
-    if sys.platform != "linux":
-        return _memory_by_psutil()
-    total = re.search(r"MemTotal:\s+(\d+) kB", _read(root, "proc/meminfo") or "")
-    sizes = [(int(total[1]) * 1024, "MemTotal in /proc/meminfo")] if total else []
-    for group in _groups(root, "memory"):
-        for file in ("memory.max", "memory.limit_in_bytes"):
-            text = (_read(root, group / file) or "").strip()
-            # Version 1 writes "no limit" as a number near 2⁶³.
-            if text.isdigit() and int(text) < 2**60:
-                sizes.append((int(text), f"the limit in {group / file}"))
-    return Fact(*min(sizes, default=(None, "/proc/meminfo cannot be read")))
-
-
-def _memory_by_psutil() -> Fact:
-    try:
-        import psutil
-    except ImportError:
-        return Fact(None, "psutil is not installed")
-    return Fact(psutil.virtual_memory().total, "psutil.virtual_memory()")
-
-
-def _shared_memory(root: Path) -> Fact:
-    try:
-        disk = os.statvfs(root / "dev/shm")
-    except (OSError, AttributeError):
-        return Fact(None, "there is no /dev/shm")
-    return Fact(disk.f_blocks * disk.f_frsize, "the size of /dev/shm")
-
-
 def _from_cpuinfo(root: Path, *keys: str) -> str | None:
-    for line in (_read(root, "proc/cpuinfo") or "").splitlines():
+    for line in read_text(root, "proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in keys and value.strip():
             return value.strip()
@@ -292,19 +193,9 @@ def _instruction_sets(root: Path) -> Fact:
     return Fact(has, "those of the flags in /proc/cpuinfo that matter to PyTorch")
 
 
-def _import_torch() -> tuple[ModuleType | None, Fact]:
-    try:
-        import torch
-    except (ImportError, OSError) as error:  # OSError: a shared library is missing
-        return None, Fact(None, f"PyTorch cannot be imported: {error}")
-    return torch, Fact(str(torch.__version__), "torch.__version__")
-
-
-def _accelerators(torch: Any, otherwise: str) -> Fact:
+def _accelerators(torch: Any) -> Fact:
     # Counting does not initialise CUDA. Asking for names does, but without a context,
     # which would take memory; a process forked afterwards cannot use CUDA.
-    if torch is None:
-        return Fact(None, otherwise)
     try:
         kind = torch.accelerator.current_accelerator()
         if kind is None:
@@ -328,7 +219,7 @@ def _operating_system(root: Path) -> Fact:
     if sys.platform != "linux":
         return Fact(platform.platform(terse=True) or None, "platform.platform()")
     kernel = f"Linux {platform.release()}"
-    release = _read(root, "etc/os-release") or ""
+    release = read_text(root, "etc/os-release")
     name = re.search(r'^PRETTY_NAME="?(.+?)"?$', release, re.MULTILINE)
     if name is None:
         return Fact(kernel, "platform.release()")
@@ -345,7 +236,7 @@ def _compiler() -> Fact:
 
 def _run_queue_delay(root: Path) -> Fact:
     file = "/proc/thread-self/schedstat"
-    numbers = (_read(root, file) or "").split()
+    numbers = read_text(root, file).split()
     if len(numbers) != 3:
         return Fact(False, f"{file} cannot be read")
     if set(numbers) == {"0"}:
@@ -366,7 +257,7 @@ def _container(root: Path) -> Fact:
     for sign, name in _CONTAINERS.items():
         if sign in os.environ:
             return Fact(name, f"${sign} is set")
-        if "." in sign and _read(root, sign) is not None:
+        if "." in sign and os.path.exists(root / sign):
             return Fact(name, f"/{sign} is there")
     return Fact(None, "no sign of one")
 
@@ -376,38 +267,33 @@ def _name(accelerators: Fact, processor: Fact, cores: Fact) -> Fact:
         first, count = accelerators.value[0].name, len(accelerators.value)
         words, reason = f"{count} {first}" if count > 1 else first, "its accelerators"
     else:
-        words = re.sub(
-            r"\((R|TM)\)|\bCPU\b|@.*|\bProcessor\b|\d+-Core",
-            " ",
-            processor.value or platform.machine(),
-            flags=re.IGNORECASE,
-        )
+        model = processor.value or platform.machine()
+        noise = r"(?i)\((R|TM)\)|\bCPU\b|@.*|\bProcessor\b|\d+-Core"
+        words, reason = re.sub(noise, " ", model), "its processor"
         if cores.value:
             words += f" {cores.value} core{'s' * (cores.value > 1)}"
-        reason = "its processor and the cores that may be used"
+            reason += " and the cores that may be used"
     return Fact(re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-"), reason)
 
 
 def _write(name: str, fact: Fact) -> str:
-    if fact.value is None:
+    value = fact.value
+    if value is None:
         return "none" if name in _ABSENT else "unknown"
     if name.endswith("_bytes"):
-        return figures.format_bytes(fact.value)
+        return figures.format_bytes(value)
     if name == "accelerators":
-        devices = fact.value
-        texts = [f"{d.name}, {figures.format_bytes(d.memory_bytes)}" for d in devices]
-        return "; ".join(texts) or "none"
-    if isinstance(fact.value, tuple):
-        return ", ".join(fact.value) or "none"
-    if isinstance(fact.value, bool):
-        return "yes" if fact.value else "no"
-    return str(fact.value)
+        value = [f"{d.name}, {figures.format_bytes(d.memory_bytes)}" for d in value]
+        return "; ".join(value) or "none"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _check_fields(where: str, data: Any, wanted: set[str]) -> None:
+def _check_fields(where: str, data: Any, wanted: Sequence[str]) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise ValueError(f"{where} must be an object, not {data!r}")
-    for name in sorted(wanted - set(data)):
-        raise ValueError(f"{where}: the field {name!r} is missing")
-    for name in sorted(set(data) - wanted):
-        raise ValueError(f"{where}: the field {name!r} is unknown")
+    for name in sorted({*wanted} ^ {*data}):
+        said = "missing" if name in wanted else "unknown"
+        raise ValueError(f"{where}: the field {name!r} is {said}")
+    return data

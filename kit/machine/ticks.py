@@ -37,7 +37,7 @@ def run_seconds(start: Ticks, end: Ticks) -> float:
     """
     foreign = max(0.0, (end.delay - start.delay) - (end.own - start.own))
     wall = end.wall - start.wall
-    return round(max(wall - foreign, 0.0), 9)
+    return round(max(wall - foreign, 1e-9), 9)
 
 
 class Clock:

@@ -1,0 +1,30 @@
+"""Marks and tables from plain sequences; the one place with colours.
+
+Charts use matplotlib's object interface only, because pyplot is not safe on the thread
+of a widget. matplotlib is imported by the first chart, not by this package.
+"""
+
+from kit.figures.charts import draw_bars, draw_lines, draw_steps
+from kit.figures.numbers import (
+    format_bytes,
+    format_number,
+    format_rate,
+    format_ratio,
+    format_seconds,
+)
+from kit.figures.pictures import Picture, show, to_html, to_png
+from kit.figures.tables import (
+    html_card,
+    html_pictures,
+    html_progress,
+    html_sentence,
+    html_table,
+    text_table,
+)
+from kit.figures.theme import COLOURS, SERIES_COLOURS
+
+__all__ = ["COLOURS", "SERIES_COLOURS", "Picture", "draw_bars", "draw_lines"]
+__all__ += ["draw_steps", "format_bytes", "format_number", "format_rate"]
+__all__ += ["format_ratio", "format_seconds", "html_card", "html_pictures"]
+__all__ += ["html_progress", "html_sentence", "html_table", "show", "text_table"]
+__all__ += ["to_html", "to_png"]

@@ -1,0 +1,676 @@
+"""`python -m kit`: machine, claims and record."""
+
+import datetime
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbclient
+import nbformat
+import pytest
+from test_ratio import make_machine, rate_trial
+
+import kit
+from kit import recording
+from kit.__main__ import main
+from kit.comparison import Comparison
+from kit.recording import Recording
+from kit.teaching import Claim
+from kit.trial import JOURNAL
+
+ROOT = Path(__file__).resolve().parents[1]
+TODAY = datetime.date.today
+CPU, GPU = "imaginary-2-cores", "imaginary-gpu"
+CHAPTER = "00_made_up"
+SENTENCE = "Two are faster than one."
+COUNT = "def count(*, n=1):\n    while True:\n        yield n"
+CLAIM = f"kit.claim({SENTENCE!r}, comparison, at_least=1.5)"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch, tmp_path):
+    """A folder of its own, no smoke, an empty journal that is given back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KIT_SMOKE", raising=False)
+    before = JOURNAL[:]
+    JOURNAL.clear()
+    yield
+    JOURNAL[:] = before
+
+
+@pytest.fixture
+def tutorials(tmp_path):
+    """A folder with one chapter, one claim, and a recording that supports it."""
+    folder = tmp_path / "tutorials"
+    write_chapter(folder, COUNT, CLAIM)
+    record(folder, speed=2.0)
+    return folder
+
+
+def write_chapter(folder, *cells, name=CHAPTER, prose="# A question?"):
+    folder.mkdir(parents=True, exist_ok=True)
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_markdown_cell(prose)]
+    notebook.cells += [nbformat.v4.new_code_cell(source) for source in cells]
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    path = folder / f"{name}.ipynb"
+    nbformat.write(notebook, path)
+    return path
+
+
+def made_up(speed, machine, source=COUNT):
+    """A comparison in which the variant is this many times as fast.
+
+    A list says it of each pair of set-ups.
+    """
+    speeds = speed if isinstance(speed, list) else [speed] * 5
+    where = {"machine": make_machine(machine), "source": source}
+    trials = [
+        rate_trial(1.0, knobs={"n": 1}, **where),
+        rate_trial(lambda s, r, b: 1 / speeds[s // 2], knobs={"n": 2}, **where),
+    ]
+    return Comparison(trials, ["n=1", "n=2"])
+
+
+def record(
+    folder,
+    *,
+    speed,
+    machine=CPU,
+    chapter=CHAPTER,
+    sentence=SENTENCE,
+    date="2026-01-02",
+    **changes,
+):
+    comparison = made_up(speed, machine)
+    expected = {"expect": "faster", "at_least": 1.5, "otherwise": "Or not."} | changes
+    claim = Claim(sentence, comparison.ratio, **expected)
+    row = {**claim.to_dict(), "comparison": 0, "label": "n=2"}
+    path = folder / "recordings" / f"{chapter}__{machine}__{date}.json"
+    recording.write(Recording(comparison.trials, [comparison], [row]), path)
+    return path
+
+
+def run(capsys, *arguments):
+    """Run a command; return its exit status, output and errors."""
+    status = main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def check(capsys, folder):
+    status, out, err = run(capsys, "claims", "--folder", folder, "--check")
+    assert "Traceback" not in err
+    return status, out, err
+
+
+def kept(folder):
+    """Every file with its content, to see that nothing was written."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# machine
+
+
+def test_machine_says_what_this_machine_is(capsys):
+    status, out, err = run(capsys, "machine")
+    assert status == 0
+    assert kit.this_machine().name in out
+    assert "cores" in out
+    assert err == ""
+
+
+def test_the_module_is_a_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "kit", "machine"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cores" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["record"], ["claims", "x"]])
+def test_what_is_no_command_says_how_it_is_used(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: python -m kit" in capsys.readouterr().err
+
+
+# claims
+
+
+def test_claims_prints_a_table_of_claim_and_machine(tutorials, capsys):
+    record(tutorials, speed=4.0, machine=GPU)
+    status, out, err = run(capsys, "claims", "--folder", tutorials)
+    assert (status, err) == (0, "")
+    header, row = out.splitlines()
+    assert header.index("claim") < header.index(CPU) < header.index(GPU)
+    assert CHAPTER in row
+    assert SENTENCE in row
+    cells = re.findall(r"✓ (\d+) ×", row)
+    assert cells == ["2", "4"]
+
+
+def test_claims_looks_into_tutorials_by_default(tutorials, capsys):
+    _, out, _ = run(capsys, "claims")
+    assert SENTENCE in out
+
+
+def test_claims_of_a_recording_by_another_process(tmp_path, capsys):
+    """What `write_journal` wrote in a kernel is judged here."""
+    folder = tmp_path / "tutorials"
+    write_chapter(folder, COUNT, CLAIM)
+    path = folder / "recordings" / f"{CHAPTER}__{CPU}__2026-01-02.json"
+    tests = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    code = f"""
+import kit, kit.recording
+from kit.trial import JOURNAL
+from test_command_line import made_up
+comparison = made_up(2.0, {CPU!r})
+JOURNAL.extend([*comparison.trials, comparison])
+{CLAIM}
+kit.recording.write_journal({str(path)!r})
+"""
+    environment = {**os.environ, "PYTHONPATH": tests}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    status, out, err = check(capsys, folder)
+    assert (status, err) == (0, "")
+    assert re.search(rf"{SENTENCE} +✓ 2 ×", out)
+
+
+def test_claims_that_stand_pass(tutorials, capsys):
+    assert check(capsys, tutorials)[0] == 0
+
+
+def test_an_open_claim_passes(tmp_path, capsys):
+    folder = tmp_path / "tutorials"
+    write_chapter(folder, COUNT, f"kit.claim({SENTENCE!r}, comparison)")
+    record(folder, speed=[0.9, 1.0, 1.1, 1.2, 1.3], at_least=None)
+    status, out, _ = check(capsys, folder)
+    assert status == 0
+    assert "?" in out
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 1.2])
+def test_a_claim_that_its_recording_contradicts_fails(tmp_path, capsys, speed):
+    folder = tmp_path / "tutorials"
+    write_chapter(folder, COUNT, CLAIM)
+    record(folder, speed=speed)
+    status, out, err = check(capsys, folder)
+    assert status == 1
+    assert "✗" in out
+    for word in (CHAPTER, CPU, SENTENCE, "contradict"):
+        assert word in err
+
+
+def test_without_check_a_contradiction_is_shown_but_no_failure(tmp_path, capsys):
+    folder = tmp_path / "tutorials"
+    write_chapter(folder, COUNT, CLAIM)
+    record(folder, speed=0.5)
+    status, out, _ = run(capsys, "claims", "--folder", folder)
+    assert status == 0
+    assert "✗" in out
+
+
+def test_a_claim_whose_experiment_changed_fails(tutorials, capsys):
+    write_chapter(tutorials, COUNT.replace("yield n", "yield 2 * n"), CLAIM)
+    status, _, err = check(capsys, tutorials)
+    assert status == 1
+    for word in (CHAPTER, CPU, SENTENCE, "changed", "record it again"):
+        assert word in err
+
+
+def test_a_claim_whose_experiment_is_gone_fails(tutorials, capsys):
+    write_chapter(tutorials, CLAIM)
+    status, _, err = check(capsys, tutorials)
+    assert status == 1
+    assert "changed" in err
+
+
+def test_prose_comments_and_order_may_change(tutorials, capsys):
+    commented = COUNT.replace("yield n", "yield n  # one more step")
+    write_chapter(tutorials, "import kit", commented, "x = 1", CLAIM, prose="# Other?")
+    assert check(capsys, tutorials)[0] == 0
+
+
+def test_a_claim_without_a_recording_fails(tutorials, capsys):
+    write_chapter(tutorials, COUNT, CLAIM, "kit.claim('Three are best.', other)")
+    status, _, err = check(capsys, tutorials)
+    assert status == 1
+    assert "Three are best." in err
+    assert SENTENCE not in err
+
+
+def test_a_chapter_without_any_recording_fails(tmp_path, capsys):
+    write_chapter(tmp_path / "tutorials", COUNT, CLAIM)
+    status, _, err = check(capsys, tmp_path / "tutorials")
+    assert status == 1
+    assert SENTENCE in err
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        f"kit.claim({SENTENCE!r}, comparison, at_least=3)",
+        f"kit.claim({SENTENCE!r}, comparison, expect='slower')",
+        f"kit.claim({SENTENCE!r}, comparison, expect='same')",
+    ],
+)
+def test_a_claim_that_now_says_more_than_was_recorded_fails(tutorials, capsys, cell):
+    """The chapter makes the claim; the recording only has the measurement."""
+    write_chapter(tutorials, COUNT, cell)
+    status, _, err = check(capsys, tutorials)
+    assert status == 1
+    assert SENTENCE in err
+
+
+def test_a_claim_that_the_chapter_no_longer_makes_is_left_out(tutorials, capsys):
+    write_chapter(tutorials, COUNT)
+    status, out, _ = check(capsys, tutorials)
+    assert status == 0
+    assert SENTENCE not in out
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        f"# {CLAIM}",
+        f"text = {CLAIM!r}",
+        "kit.measure('not a claim')",
+    ],
+)
+def test_what_only_looks_like_a_claim_is_none(tutorials, capsys, cell):
+    write_chapter(tutorials, COUNT, CLAIM, cell)
+    assert check(capsys, tutorials)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "claim('Three are best.', other)",
+        "teaching.claim('Three are best.', other)",
+        "kit.claim(sentence='Three are best.', ratio=other)",
+        "kit.claim(\n    'Three are '\n    'best.',\n    other,\n)",
+        "if True:\n    made = kit.claim('Three are best.', other)",
+        "%matplotlib inline\nkit.claim('Three are best.', other)",
+    ],
+)
+def test_a_claim_is_found_however_it_is_written(tutorials, capsys, cell):
+    write_chapter(tutorials, COUNT, CLAIM, cell)
+    status, _, err = check(capsys, tutorials)
+    assert status == 1, "no recording holds it, and nobody noticed"
+    assert "Three are best." in err
+
+
+def test_a_claim_that_is_put_together_is_not_silently_left_out(tutorials, capsys):
+    write_chapter(tutorials, COUNT, CLAIM, "kit.claim(f'{n} are best.', other)")
+    assert check(capsys, tutorials)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%bash\nfor x in 1 2; do echo $x; done",
+        "%%writefile data.txt\nnot Python at all",
+        "files = !ls",
+        "for n in range(3):\n    !echo {n}",
+        "kit.measure?",
+        "%timeit sum(range(10))",
+        "await something()",
+    ],
+)
+def test_cells_that_are_not_plain_python_do_no_harm(tutorials, capsys, cell):
+    write_chapter(tutorials, cell, COUNT, CLAIM)
+    status, out, _ = check(capsys, tutorials)
+    assert status == 0
+    assert SENTENCE in out
+
+
+def test_several_claims_of_several_chapters(tutorials, capsys):
+    write_chapter(tutorials, COUNT, CLAIM, name="01_second")
+    record(tutorials, speed=3.0, chapter="01_second")
+    status, out, _ = check(capsys, tutorials)
+    assert status == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [CHAPTER, "01_second"]
+
+
+def test_one_claim_of_two_that_fails_is_named(tutorials, capsys):
+    sentence = "Three are best."
+    cell = f"kit.claim({sentence!r}, comparison)"
+    write_chapter(tutorials, COUNT, cell, name="01_second")
+    record(tutorials, speed=0.5, chapter="01_second", sentence=sentence)
+    status, _, err = check(capsys, tutorials)
+    assert status == 1
+    assert "01_second" in err
+    assert sentence in err
+    assert CHAPTER not in err
+
+
+def test_a_chapter_is_not_excused_by_the_same_words_in_another(tutorials, capsys):
+    write_chapter(tutorials, COUNT, CLAIM, name="01_second")
+    record(tutorials, speed=0.5, chapter="01_second")
+    status, _, err = check(capsys, tutorials)
+    assert status == 1
+    assert "01_second" in err
+    assert CHAPTER not in err
+
+
+def test_a_recording_without_its_chapter_does_no_harm(tutorials, capsys):
+    record(tutorials, speed=0.5, chapter="07_gone")
+    assert check(capsys, tutorials)[0] == 0
+
+
+def test_a_broken_recording_fails_and_is_named(tutorials, capsys):
+    path = record(tutorials, speed=2.0, machine=GPU)
+    path.write_bytes(path.read_bytes()[:500])
+    for options in ([], ["--check"]):
+        status, _, err = run(capsys, "claims", "--folder", tutorials, *options)
+        assert status == 1
+        assert path.name in err
+        assert len(err.strip().splitlines()) <= 6
+
+
+def test_a_stored_verdict_counts_for_nothing(tutorials, capsys):
+    """Raw blocks decide, whatever else a forger adds to the claim."""
+    path = record(tutorials, speed=0.5)
+    content = json.loads(path.read_text("utf-8"))
+    content["claims"][0]["verdict"] = "✓"
+    content["checksum"] = recording._checksum(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    status, out, _ = check(capsys, tutorials)
+    assert status == 1
+    assert "✓" not in out
+
+
+def test_no_claims_yet_is_no_failure(tmp_path, capsys):
+    (tmp_path / "tutorials").mkdir()
+    status, out, err = check(capsys, tmp_path / "tutorials")
+    assert (status, err) == (0, "")
+    assert "no claims" in out
+
+
+# The README's table
+
+START = "<!-- claims: written by `python -m kit claims --write README.md` -->"
+END = "<!-- end of claims -->"
+
+
+@pytest.fixture
+def readme(tutorials):
+    path = tutorials.parent / "README.md"
+    path.write_text(f"# Title\n\nBefore.\n\n{START}\n{END}\n\nAfter.\n", "utf-8")
+    return path
+
+
+def test_a_table_that_is_out_of_date_fails(tutorials, readme, capsys):
+    status, _, err = check(capsys, tutorials)
+    assert status == 1
+    assert "README" in err
+    assert "--write" in err
+
+
+def test_write_puts_the_table_into_the_readme(tutorials, readme, capsys):
+    record(tutorials, speed=4.0, machine=GPU)
+    status, _, _ = run(capsys, "claims", "--folder", tutorials, "--write", readme)
+    assert status == 0
+    text = readme.read_text("utf-8")
+    assert text.startswith("# Title\n\nBefore.\n\n")
+    assert text.endswith("\n\nAfter.\n")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert cells[0][-2:] == [CPU, GPU]
+    assert set("".join(cells[1])) == {"-"}
+    assert cells[2][:2] == [CHAPTER, SENTENCE]
+    assert cells[2][2].startswith("✓ 2 ×")
+    assert cells[2][3].startswith("✓ 4 ×")
+    assert check(capsys, tutorials)[0] == 0
+
+
+def test_writing_twice_changes_nothing(tutorials, readme, capsys):
+    run(capsys, "claims", "--folder", tutorials, "--write", readme)
+    once = readme.read_bytes()
+    run(capsys, "claims", "--folder", tutorials, "--write", readme)
+    assert readme.read_bytes() == once
+
+
+@pytest.mark.parametrize("change", ["newer", "added", "edited"])
+def test_a_table_goes_out_of_date(tutorials, readme, capsys, change):
+    run(capsys, "claims", "--folder", tutorials, "--write", readme)
+    assert check(capsys, tutorials)[0] == 0
+    if change == "newer":
+        record(tutorials, speed=3.0)
+    elif change == "added":
+        record(tutorials, speed=4.0, machine=GPU)
+    else:
+        text = readme.read_text("utf-8")
+        assert "✓ 2 ×" in text
+        readme.write_text(text.replace("✓ 2 ×", "✓ 9 ×"), encoding="utf-8")
+    status, _, err = check(capsys, tutorials)
+    assert status == 1
+    assert "README" in err
+
+
+def test_a_sentence_with_a_bar_does_not_break_the_table(tutorials, readme, capsys):
+    sentence = "a|b is faster."
+    write_chapter(tutorials, COUNT, f"kit.claim({sentence!r}, comparison)")
+    record(tutorials, speed=2.0, sentence=sentence)
+    run(capsys, "claims", "--folder", tutorials, "--write", readme)
+    rows = [x for x in readme.read_text("utf-8").splitlines() if x.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
+    assert check(capsys, tutorials)[0] == 0
+
+
+@pytest.mark.parametrize("content", ["# Title\n", f"# Title\n{START}\n", f"{END}\n"])
+def test_a_readme_without_a_place_for_it_is_left_alone(
+    tutorials, readme, capsys, content
+):
+    readme.write_text(content, encoding="utf-8")
+    status, _, err = run(capsys, "claims", "--folder", tutorials, "--write", readme)
+    assert status == 1
+    assert "README.md" in err
+    assert readme.read_text("utf-8") == content
+
+
+def test_a_readme_that_is_not_there_is_an_error_not_a_traceback(tutorials, capsys):
+    readme = tutorials.parent / "ABSENT.md"
+    status, _, err = run(capsys, "claims", "--folder", tutorials, "--write", readme)
+    assert status == 1
+    assert "ABSENT.md" in err
+
+
+# record, with a kernel that is none
+
+
+class Kernel:
+    """Runs cells in this process, and shows what a kernel might show."""
+
+    def __init__(self, notebook, **options):
+        self.notebook = notebook
+        self.folder = Path(options["resources"]["metadata"]["path"])
+
+    def execute(self, **options):
+        names = {}
+        for number, cell in enumerate(self.notebook.cells):
+            if cell.cell_type == "code":
+                exec(cell.source, names)
+                cell.execution_count = number
+                cell.outputs = [nbformat.v4.new_output("stream", text="shown\n")]
+        return self.notebook
+
+
+@pytest.fixture
+def chapter(tmp_path, monkeypatch):
+    """A chapter that makes two trials, a comparison and a claim."""
+    monkeypatch.setattr(nbclient, "NotebookClient", Kernel)
+    return write_chapter(
+        tmp_path / "tutorials",
+        "import kit\nfrom kit.trial import JOURNAL\n"
+        "from test_command_line import made_up\n"
+        f"comparison = made_up(2.0, {CPU!r})\n"
+        "JOURNAL.extend([*comparison.trials, comparison])",
+        CLAIM,
+    )
+
+
+def recordings(chapter):
+    return sorted(path.name for path in (chapter.parent / "recordings").glob("*"))
+
+
+def test_record_keeps_outputs_and_every_trial(chapter, capsys):
+    status, out, err = run(capsys, "record", chapter)
+    assert (status, err) == (0, "")
+    name = f"{CHAPTER}__{CPU}__{TODAY().isoformat()}.json"
+    assert recordings(chapter) == [name]
+    assert name in out
+    made = recording.read(chapter.parent / "recordings" / name)
+    assert [trial.knobs["n"] for trial in made.trials] == [1, 2]
+    assert made.comparisons[0].ratio.value == pytest.approx(2)
+    assert made.claims[0]["sentence"] == SENTENCE
+    assert f"✓ {SENTENCE}" in out
+    stored = nbformat.read(chapter, as_version=4)
+    assert [cell.outputs[0].text for cell in stored.cells[1:]] == ["shown\n"] * 2
+    assert len(stored.cells) == 3, "nothing of the machinery is stored"
+
+
+def test_record_replaces_what_this_machine_recorded_before(chapter, capsys):
+    folder = chapter.parent
+    old = record(folder, speed=0.5, date="2025-01-02")
+    older = record(folder, speed=0.5, date="2024-01-02")
+    others = [
+        record(folder, speed=0.5, machine=GPU, date="2024-01-02"),
+        record(folder, speed=0.5, chapter="01_second", date="2024-01-02"),
+        record(folder, speed=0.5, machine=f"{CPU}-more", date="2024-01-02"),
+    ]
+    assert run(capsys, "record", chapter)[0] == 0
+    assert not old.exists()
+    assert not older.exists()
+    assert all(path.exists() for path in others)
+    assert len(recordings(chapter)) == 4
+
+
+def test_record_twice_a_day_keeps_the_last(chapter, capsys):
+    for _ in range(2):
+        JOURNAL.clear()
+        assert run(capsys, "record", chapter)[0] == 0
+    assert len(recordings(chapter)) == 1
+
+
+def test_dry_run_runs_and_judges_but_writes_nothing(chapter, capsys, tmp_path):
+    before = kept(tmp_path)
+    status, out, _ = run(capsys, "record", "--dry-run", chapter)
+    assert status == 0
+    assert f"✓ {SENTENCE}" in out
+    assert kept(tmp_path) == before
+
+
+def test_a_notebook_that_raises_is_left_untouched(chapter, capsys, tmp_path):
+    broken = write_chapter(tmp_path / "tutorials", "x = 1", "1 / 0", name="01_broken")
+    record(tmp_path / "tutorials", speed=2.0, chapter="01_broken")
+    before = kept(tmp_path)
+    status, _, err = run(capsys, "record", broken)
+    assert status == 1
+    assert broken.name in err
+    assert "division by zero" in err
+    assert kept(tmp_path) == before
+
+
+def test_the_other_notebooks_are_recorded_all_the_same(chapter, capsys, tmp_path):
+    broken = write_chapter(tmp_path / "tutorials", "1 / 0", name="01_broken")
+    status, _, err = run(capsys, "record", broken, chapter)
+    assert status == 1
+    assert broken.name in err
+    assert len(recordings(chapter)) == 1
+
+
+def test_a_notebook_that_is_not_there_is_named(chapter, capsys, tmp_path):
+    status, _, err = run(capsys, "record", tmp_path / "absent.ipynb")
+    assert status == 1
+    assert "absent.ipynb" in err
+
+
+def test_a_recording_that_cannot_be_written_leaves_the_notebook_alone(
+    chapter, capsys, tmp_path
+):
+    """Outputs and recording belong together: both or none."""
+    (tmp_path / "tutorials" / "recordings").write_text("a file, not a folder")
+    before = kept(tmp_path)
+    status, _, err = run(capsys, "record", chapter)
+    assert status == 1
+    assert "recordings" in err
+    assert len(err.strip().splitlines()) <= 6
+    assert kept(tmp_path) == before
+
+
+def test_a_chapter_that_measures_nothing_has_outputs_only(chapter, capsys, tmp_path):
+    quiet = write_chapter(tmp_path / "tutorials", "x = 1", name="01_quiet")
+    assert run(capsys, "record", quiet)[0] == 0
+    assert recordings(quiet) == []
+    assert nbformat.read(quiet, as_version=4).cells[1].outputs
+
+
+# record, with a kernel
+
+
+def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch):
+    """Static outputs at full length, every trial; an error leaves its notebook."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("KIT_SMOKE", "1")
+    folder = tmp_path / "tutorials"
+    good = write_chapter(
+        folder,
+        "import os\nfrom pathlib import Path\nimport ipywidgets\nimport kit",
+        "os.environ.get('KIT_SMOKE', 'full length')",
+        "def count(*, n=1000):\n    while True:\n        yield sum(range(n)) and 1",
+        "comparison = kit.compare(count, n=[1000, 4000], seconds=2.5)\ncomparison",
+        f"kit.claim({SENTENCE!r}, comparison)",
+        "kit.measure(count, seconds=0.1)",
+        "ipywidgets.IntSlider()",
+        "Path.cwd().name",
+    )
+    raising = write_chapter(folder, "x = 1", "raise ValueError('oh')", name="01_raises")
+    untouched = raising.read_bytes()
+    status, out, err = run(capsys, "record", good, raising)
+
+    assert status == 1
+    assert raising.name in err
+    assert "ValueError" in err
+    assert good.name not in err
+    assert raising.read_bytes() == untouched
+
+    stored = nbformat.read(good, as_version=4)
+    nbformat.validate(stored)
+    assert len(stored.cells) == 9
+    assert "widgets" not in stored.metadata
+    shown = [cell.outputs for cell in stored.cells[1:]]
+    assert [len(outputs) for outputs in shown] == [0, 1, 0, 1, 1, 1, 1, 1]
+    assert shown[1][0].data["text/plain"] == "'full length'"
+    assert "×" in shown[3][0].data["text/plain"]
+    assert "text/html" in shown[3][0].data
+    assert SENTENCE in shown[4][0].data["text/plain"]
+    assert shown[7][0].data["text/plain"] == "'tutorials'"
+    text = good.read_text("utf-8")
+    assert "application/vnd.jupyter.widget" not in text
+    assert "s left" not in text, "progress is not kept"
+    assert "write_journal" not in text
+    assert str(tmp_path) not in text
+
+    machine = kit.this_machine().name
+    name = f"{CHAPTER}__{machine}__{TODAY().isoformat()}.json"
+    assert recordings(good) == [name]
+    made = recording.read(folder / "recordings" / name)
+    assert len(made.trials) == 3
+    assert [trial.experiment for trial in made.trials] == ["count"] * 3
+    assert [trial.knobs["n"] for trial in made.trials] == [1000, 4000, 1000]
+    assert made.trials[0].source.startswith("def count(")
+    assert made.comparisons[0].labels == ["n=1000", "n=4000"]
+    assert len(set(made.trials[0].block_setups)) >= 10, "not a smoke run"
+    assert [row["sentence"] for row in made.claims] == [SENTENCE]
+    assert SENTENCE in out

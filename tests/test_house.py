@@ -1,0 +1,457 @@
+"""The house stands: arrows, names, doors, sentences over the doors, no clutter."""
+
+import ast
+import doctest
+import importlib
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kit
+
+ROOT = Path(__file__).resolve().parents[1]
+KIT = ROOT / "kit"
+FILES = sorted(KIT.rglob("*.py"))
+
+# From the ground up, as the design lists them: imports go down only.
+ROOMS = [
+    *("stats", "figures", "machine", "trial", "clock", "comparison", "recording"),
+    *("costs", "data", "ranks", "diagnosis", "tuning", "teaching", "panel"),
+    *("__main__", "__init__"),
+]
+MEASURING = {"stats", "machine", "trial", "clock", "comparison", "recording"}
+
+# The fixed public names, each with the room that builds it.
+NAMES = {
+    "measure": "clock",
+    "compare": "comparison",
+    "explore": "panel",
+    "diagnose": "diagnosis",
+    "timeline": "diagnosis",
+    "guess": "teaching",
+    "claim": "teaching",
+    "this_machine": "machine",
+    "recorded": "recording",
+    "save": "recording",
+    "load": "recording",
+    "start_ranks": "ranks",
+    "data": "data",
+    "costs": "costs",
+    "tuning": "tuning",
+}
+HEAVY = ["torch", "matplotlib", "pandas", "ipywidgets", "torchvision"]
+
+
+def room_of(path):
+    """The room that a file belongs to."""
+    return path.relative_to(KIT).parts[0].removesuffix(".py")
+
+
+def module_of(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+def name_of(path):
+    return str(path.relative_to(KIT))
+
+
+def is_built(room):
+    return (KIT / f"{room}.py").exists() or (KIT / room / "__init__.py").exists()
+
+
+def parse(path):
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def everywhere(find):
+    """Return what `find(path, tree)` finds in each file, where it finds something."""
+    found = {name_of(path): list(find(path, parse(path))) for path in FILES}
+    return {name: things for name, things in found.items() if things}
+
+
+# Arrows
+
+
+def imported(tree, package):
+    """Yield every module that is imported, anywhere, with its line; dots resolved."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            for alias in node.names:
+                yield f"{base}.{alias.name}", node.lineno
+
+
+def arrows(tree, package):
+    """Yield the rooms of the kit that are imported, with their lines."""
+    for name, line in imported(tree, package):
+        first, *rest = name.split(".")
+        if first == "kit":
+            is_room = rest and rest[0] in ROOMS
+            yield rest[0] if is_room else "__init__", line
+
+
+def wrong_arrows(tree, room, package):
+    own = ROOMS.index(room)
+    for goal, line in arrows(tree, package):
+        if goal != room and ROOMS.index(goal) >= own:
+            yield f"line {line}: {room} imports {goal}"
+
+
+def package_of(path):
+    module = module_of(path)
+    return module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+
+def test_every_file_is_in_a_room_of_the_design():
+    assert {room_of(path) for path in FILES} <= set(ROOMS)
+
+
+def test_imports_go_down_only():
+    assert not everywhere(
+        lambda path, tree: wrong_arrows(tree, room_of(path), package_of(path))
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "bad"),
+    [
+        ("from kit import stats", 0),
+        ("from kit.stats import judge_ratio", 0),
+        ("import kit.machine.ticks", 0),
+        ("from kit.clock.run import Run", 0),
+        ("from .run import Run", 0),
+        ("from ..stats import median", 0),
+        ("import numpy", 0),
+        ("from kit import comparison", 1),
+        ("from kit.comparison.ratio import Ratio", 1),
+        ("import kit.teaching", 1),
+        ("import kit", 1),
+        ("from kit import measure", 1),
+        ("from ..recording import save", 1),
+        ("from .. import recording, stats", 1),
+        ("def f():\n    from kit.recording import save", 1),
+        ("if TYPE_CHECKING:\n    from kit.panel import Panel", 1),
+    ],
+)
+def test_arrows_are_read(source, bad):
+    found = list(wrong_arrows(ast.parse(source), "clock", "kit.clock"))
+    assert len(found) == bad, found
+
+
+# Doors
+
+
+def test_importing_the_kit_loads_nothing_heavy():
+    code = "import sys, kit; print(*(name.partition('.')[0] for name in sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    loaded = set(done.stdout.split())
+    assert "kit" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def test_importing_the_kit_changes_nothing():
+    """No side effects: no flags, no environment, no handlers, no threads."""
+    code = """
+import os, random, signal, sys, threading, warnings
+def look():
+    return (dict(os.environ), os.getcwd(), random.getstate(), list(warnings.filters),
+            [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
+            threading.active_count(), sys.getrecursionlimit(), list(sys.path),
+            sys.excepthook, sys.displayhook, sys.stdout, sys.stderr)
+import numpy
+before = look()
+import kit
+print(look() == before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.stdout.strip(), done.stderr) == ("True", "")
+
+
+def test_all_is_what_is_built_and_nothing_else():
+    built = {name for name, room in NAMES.items() if is_built(room)}
+    assert set(kit.__all__) == built
+
+
+def test_all_is_sorted_and_there():
+    assert list(kit.__all__) == sorted(kit.__all__)
+    for name in kit.__all__:
+        assert getattr(kit, name) is not None
+
+
+def test_the_kit_shows_how_it_is_used():
+    """In six lines."""
+    example = doctest.DocTestParser().get_examples(kit.__doc__)
+    lines = "".join(part.source for part in example).splitlines()
+    assert 5 <= len(lines) <= 6
+    assert "yield" in kit.__doc__
+
+
+@pytest.mark.parametrize(
+    ("name", "keywords"),
+    [
+        ("measure", {"seconds": 2.0, "repeats": 1, "on": None}),
+        ("compare", {"of": "items_per_second", "repeats": 5, "patient": False}),
+        ("guess", {"unit": "×"}),
+        ("claim", {"expect": "faster", "at_least": None}),
+        ("recorded", {"machine": None, "folder": None}),
+    ],
+)
+def test_signatures_are_those_of_the_design(name, keywords):
+    parameters = inspect.signature(getattr(kit, name)).parameters
+    for keyword, default in keywords.items():
+        assert parameters[keyword].default == default
+        assert parameters[keyword].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+# Sentences
+
+
+def public(tree):
+    """Yield every public function and method, with whether it reads as a noun."""
+
+    def walk(body, prefix):
+        for node in body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                if not node.name.startswith("_"):
+                    yield prefix + node.name, node, is_noun(node)
+            elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield from walk(node.body, f"{node.name}.")
+
+    yield from walk(tree.body, "")
+
+
+def is_noun(node):
+    """Whether a function is a property."""
+    words = {
+        getattr(decorator, "attr", getattr(decorator, "id", ""))
+        for decorator in node.decorator_list
+    }
+    return bool(words & {"property", "cached_property"})
+
+
+def first_paragraph(node):
+    return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+
+
+# Words that end like a third person and are none; words that begin no command.
+IMPERATIVES = {"pass", "process", "guess", "focus", "seed", "feed", "speed", "embed"}
+NOT_VERBS = re.compile(
+    r"an?|the|this|that|these|its?|one|some|all|any|each|every|no|not|if|whether|when"
+    r"|where|what|who|how|is|are|was|were|as|for|from|in|of|on|to|with|without|here"
+    r"|there|function|method|class|helper"
+)
+
+
+def is_imperative(sentence):
+    word = re.match(r"\W*([A-Za-z-]+)", sentence)
+    if not word:
+        return False
+    text = word[1].lower()
+    ending = text.endswith(("s", "ing", "ed")) and text not in IMPERATIVES
+    return not ending and not NOT_VERBS.fullmatch(text)
+
+
+def unclear(path, tree):
+    """Yield public functions whose docstring does not begin with a command."""
+    for name, node, noun in public(tree):
+        sentence = first_paragraph(node)
+        if not sentence:
+            yield f"{name} has no docstring"
+        elif not re.search(r"\.(?: |$)", sentence):
+            yield f"{name}: its first sentence does not end in a period"
+        elif not noun and not is_imperative(sentence):
+            yield f"{name}: {sentence!r:.60} does not say what to do"
+
+
+def test_public_functions_say_what_to_expect():
+    assert not everywhere(unclear)
+
+
+def nameless(path, tree):
+    if not first_paragraph(tree):
+        yield "the module"
+    for node in tree.body:
+        is_public = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        if is_public and "." not in first_paragraph(node):
+            yield node.name
+
+
+def test_modules_and_classes_say_what_they_are():
+    assert not everywhere(nameless)
+
+
+def test_moods_are_told_apart():
+    good = [
+        "Return the sum.",
+        "Seed it.",
+        "Say how.",
+        "Process it.",
+        "Guess.",
+        "Add 3 numbers.",
+    ]
+    bad = ["Returns the sum.", "The sum.", "Whether it is.", "Adding.", "", "Is it?"]
+    assert all(map(is_imperative, good))
+    assert not any(map(is_imperative, bad))
+
+
+def unannotated(path, tree):
+    for name, node, _ in public(tree):
+        given = node.args
+        every = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        every += [extra for extra in (given.vararg, given.kwarg) if extra]
+        for number, parameter in enumerate(every):
+            bound = number == 0 and parameter.arg in ("self", "cls")
+            if parameter.annotation is None and not bound:
+                yield f"{name}({parameter.arg})"
+        if node.returns is None:
+            yield f"{name} ->"
+
+
+def test_public_functions_are_annotated():
+    assert not everywhere(unannotated)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_examples_in_docstrings_are_true(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KIT_SMOKE", raising=False)
+    module = importlib.import_module(module_of(path))
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+# No clutter
+
+
+def calls(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield getattr(node.func, "attr", getattr(node.func, "id", "")), node.lineno
+
+
+def modules(path, tree):
+    return [name for name, _ in imported(tree, package_of(path))]
+
+
+def test_no_star_imports():
+    assert not everywhere(lambda *x: [m for m in modules(*x) if m.endswith(".*")])
+
+
+def test_nothing_is_pickled():
+    pickles = re.compile(r"(?:pickle|cloudpickle|dill|shelve|marshal)\b")
+    assert not everywhere(lambda *x: filter(pickles.match, modules(*x)))
+
+
+def test_nobody_uses_pyplot():
+    pyplot = re.compile(r".*\b(?:pyplot|pylab)\b")
+    assert not everywhere(lambda *x: filter(pyplot.match, modules(*x)))
+
+
+def test_only_the_panel_makes_widgets():
+    def widgets(path, tree):
+        if room_of(path) != "panel":
+            return [m for m in modules(path, tree) if m.startswith("ipywidgets")]
+        return []
+
+    assert not everywhere(widgets)
+
+
+def test_only_the_command_line_and_notices_print():
+    def prints(path, tree):
+        allowed = ("__main__.py", "clock/progress.py", "data.py", "data/")
+        if not path.relative_to(KIT).as_posix().startswith(allowed):
+            yield from (line for name, line in calls(tree) if name == "print")
+
+    assert not everywhere(prints)
+
+
+def test_no_tricks_with_frames():
+    tricks = {"_getframe", "currentframe", "settrace", "setprofile"}
+    assert not everywhere(lambda _, tree: [c for c in calls(tree) if c[0] in tricks])
+
+
+def test_no_flags_are_set_for_the_reader():
+    """Only the snapshot, which gives the reader's state back, may touch these."""
+    flags = re.compile(
+        r"set_num_threads|set_default_dtype|set_grad_enabled|set_float32_matmul"
+        r"|use_deterministic|set_autocast|manual_seed|simplefilter|filterwarnings"
+    )
+
+    def setters(path, tree):
+        if name_of(path) != "clock/snapshot.py":
+            yield from (call for call in calls(tree) if flags.match(call[0]))
+
+    assert not everywhere(setters)
+
+
+HEX = re.compile(r"#(?:[0-9a-f]{3}){1,2}(?:[0-9a-f]{2})?\b", re.I)
+
+
+def colours(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from HEX.findall(node.value)
+
+
+def test_colours_are_in_one_place():
+    assert not everywhere(
+        lambda path, tree: colours(tree) if room_of(path) != "figures" else []
+    )
+
+
+def test_colours_are_seen():
+    source = "a = '#0072b2'\nb = 'background:#fff;'\nc = '# title'\nd = '#number'"
+    assert list(colours(ast.parse(source))) == ["#0072b2", "#fff"]
+
+
+CLOCKS = re.compile(r"(?:time|perf_counter|monotonic|(?:process|thread)_time)(?:_ns)?")
+
+
+def clocks(path, tree):
+    """Yield where a clock is read; telling the time left of a download is allowed."""
+    if room_of(path) in ("clock", "machine", "data"):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module, _, name = ast.unparse(node).partition(".")
+            if module == "time" and CLOCKS.fullmatch(name):
+                yield node.lineno
+    yield from (m for m in modules(path, tree) if m.startswith("time."))
+
+
+def test_only_clock_and_machine_read_clocks():
+    """One place decides what a time is, and a test can replace it."""
+    assert not everywhere(clocks)
+
+
+def test_files_are_small(capsys):
+    lines = {path: len(path.read_text("utf-8").splitlines()) for path in FILES}
+    core = sum(n for path, n in lines.items() if room_of(path) in MEASURING)
+    with capsys.disabled():
+        print(f"\nkit/: {sum(lines.values())} lines, of which {core} measure; longest:")
+        for path, count in sorted(lines.items(), key=lambda item: -item[1])[:5]:
+            print(f"  {count:4} {name_of(path)}")
+    assert not {name_of(path): n for path, n in lines.items() if n > 500}
+
+
+def test_rooms_of_the_design_are_modules():
+    for room in ROOMS:
+        if is_built(room) and room != "__init__":
+            assert importlib.util.find_spec(f"kit.{room}") is not None

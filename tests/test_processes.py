@@ -1,0 +1,323 @@
+"""Child processes: found, suspended, always resumed, ended; shared helpers survive."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import psutil
+import pytest
+from helpers import children, forked, wait_until
+
+import kit
+from kit.clock import ExperimentError, run
+from kit.machine import processes
+
+ROOT = str(Path(kit.__file__).parents[1])
+pytestmark = pytest.mark.usefixtures("smoke")
+
+
+@contextlib.contextmanager
+def child(target, *arguments):
+    process = forked(target, *arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def count(counter):
+    while True:
+        counter.value += 1
+        time.sleep(0.001)
+
+
+def has_a_child_of_its_own(pids):
+    with child(time.sleep, 60) as inner:
+        pids.put(inner.pid)
+        time.sleep(60)
+
+
+def shared_counter():
+    return multiprocessing.get_context("fork").Value("l", 0, lock=False)
+
+
+def test_children_and_their_children_are_found():
+    pids = multiprocessing.get_context("fork").SimpleQueue()
+    with child(time.sleep, 60) as plain, forked_parent(pids) as parent:
+        inner = pids.get()
+        assert {plain.pid, parent.pid, inner} <= processes.descendants()
+        assert processes.descendants(parent.pid) == {inner}
+        processes.end([parent.pid])
+        wait_until(lambda: not psutil.pid_exists(inner))
+
+
+@contextlib.contextmanager
+def forked_parent(pids):
+    context = multiprocessing.get_context("fork")
+    process = context.Process(target=has_a_child_of_its_own, args=(pids,))
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_suspended_child_makes_no_progress_until_it_is_resumed():
+    counter = shared_counter()
+    with child(count, counter) as process:
+        wait_until(lambda: counter.value > 5)
+        assert processes.suspend([process.pid]) is True
+        wait_until(
+            lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+        )
+        before = counter.value
+        time.sleep(0.05)
+        assert counter.value == before
+        assert processes.alive([process.pid]) == {process.pid}
+        processes.resume([process.pid])
+        wait_until(lambda: counter.value > before + 5)
+
+
+def test_ended_processes_are_no_obstacle():
+    with child(time.sleep, 0) as process:
+        process.join()
+        pid = process.pid
+    assert processes.alive([pid]) == set()
+    assert processes.suspend([pid]) is True
+    processes.resume([pid])
+    processes.end([pid])
+
+
+def test_suspended_child_can_be_ended():
+    with child(time.sleep, 60) as process:
+        processes.suspend([process.pid])
+        processes.end([process.pid])
+        process.join(10)
+        assert not process.is_alive()
+        assert processes.alive([process.pid]) == set()
+
+
+def test_zombies_are_not_alive():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    assert processes.alive([process.pid]) == set()
+    process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processor clocks of children")
+def test_processor_time_of_children_is_counted_while_they_live_and_after():
+    def burn():
+        deadline = time.process_time() + 0.3
+        while time.process_time() < deadline:
+            pass
+        time.sleep(60)
+
+    before = processes.children_seconds()
+    with child(burn):
+        wait_until(lambda: processes.children_seconds() - before > 0.25)
+        living = processes.children_seconds()
+    assert processes.children_seconds() >= living - 0.05
+
+
+# What an experiment starts
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Give processes less time to end by themselves."""
+    monkeypatch.setattr(run, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(run, "_GRACE_AFTER_INTERRUPT", 0.1)
+
+
+def lingering(*, started=None, ignore=False, where="step"):
+    """Starts a process and never ends it."""
+    code = "import time; print(flush=True); time.sleep(60)"
+    if ignore:
+        code = "import signal; signal.signal(15, signal.SIG_IGN); " + code
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child.stdout.readline()
+    if where == "set-up":
+        raise ValueError("broken")
+    for number in range(10**9):
+        yield 1
+        if where == "step 3" and number == 2:
+            raise ValueError("broken")
+        if where == "interrupt" and number == 2:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("ignore", [False, True], ids=["", "ignores SIGTERM"])
+def test_child_that_lingers_is_ended_and_named(ignore, impatient):
+    trial = kit.measure(lingering, ignore=ignore)
+    assert not children()
+    assert any("python" in note.lower() for note in trial.notes)
+    assert "python" in repr(trial).lower()
+
+
+def test_children_of_children_are_ended_too(impatient):
+    def nested():
+        subprocess.Popen(["sh", "-c", "sleep 61 & sleep 62; true"])
+        wait_until(lambda: len(children()) >= 3)
+        while True:
+            yield 1
+
+    kit.measure(nested)
+    assert not children()
+
+
+def test_a_child_has_time_to_end_by_itself(tmp_path):
+    slow = "import time; time.sleep(0.5); open('done', 'w')"
+
+    def checkpoints():
+        while True:
+            subprocess.Popen([sys.executable, "-c", slow], cwd=tmp_path)
+            yield 1
+
+    assert kit.measure(checkpoints).notes == []
+    assert (tmp_path / "done").exists()
+
+
+@pytest.mark.parametrize("where", ["set-up", "step 3", "interrupt"])
+def test_no_child_is_left_after_an_error_or_an_interrupt(where, impatient):
+    expected = KeyboardInterrupt if where == "interrupt" else ExperimentError
+    begun = time.monotonic()
+    with pytest.raises(expected):
+        kit.measure(lingering, where=where)
+    assert time.monotonic() - begun < 10
+    assert not children()
+
+
+def test_a_child_that_ends_by_itself_is_not_named():
+    def polite():
+        child = subprocess.Popen(["sleep", "60"])
+        try:
+            while True:
+                yield 1
+        finally:
+            child.terminate()
+            child.wait()
+
+    trial = kit.measure(polite)
+    assert trial.notes == []
+
+
+def test_children_that_the_reader_had_before_are_left_alone():
+    counter = shared_counter()
+    with child(count, counter) as process:
+
+        def goes_on():
+            before = counter.value
+            wait_until(lambda: counter.value > before)
+            return True
+
+        def look(*, variant=1):
+            while goes_on():
+                yield 1
+
+        comparison = kit.compare(look, variant=[1, 2])
+        assert process.is_alive()
+        assert comparison.trials[0].notes == []
+        assert goes_on()
+
+
+def test_resource_tracker_is_shared_and_survives():
+    tracker = resource_tracker._resource_tracker
+    tracker._stop()
+
+    def starts_it(*, variant=1):
+        resource_tracker.ensure_running()
+        while True:
+            status = psutil.Process(tracker._pid).status()
+            assert status != psutil.STATUS_STOPPED
+            yield 1
+
+    comparison = kit.compare(starts_it, variant=[1, 2])
+    assert psutil.Process(tracker._pid).status() != psutil.STATUS_ZOMBIE
+    assert comparison.trials[0].notes == []
+
+
+def test_fork_server_survives_and_its_workers_do_not(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(FORK_SERVER)
+    environment = {**os.environ, "KIT_SMOKE": "1", "PYTHONPATH": ROOT}
+    done = subprocess.run(
+        [sys.executable, script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["suspended", "survives", "[]"], done.stderr
+
+
+FORK_SERVER = """
+import multiprocessing, time
+import psutil
+import kit
+from kit.clock import run
+from multiprocessing import forkserver
+
+run._GRACE_SECONDS = 0.1
+seen = set()
+
+def workers(*, variant=1):
+    context = multiprocessing.get_context("forkserver")
+    process = context.Process(target=time.sleep, args=(60,), daemon=True)
+    process.start()
+    pids.setdefault(variant, []).append(process.pid)
+    while True:
+        for other, found in pids.items():
+            if other != variant:
+                try:
+                    seen.add(psutil.Process(found[-1]).status())
+                except psutil.NoSuchProcess:
+                    pass
+        yield 1
+
+pids = {}
+if __name__ == "__main__":
+    kit.compare(workers, variant=[1, 2])
+    print("suspended" if psutil.STATUS_STOPPED in seen else seen)
+    server = psutil.Process(forkserver._forkserver._forkserver_pid)
+    print("survives" if server.status() != psutil.STATUS_STOPPED else "stopped")
+    print([p for p in server.children() if p.status() != psutil.STATUS_ZOMBIE])
+"""
+
+
+def test_a_child_that_cannot_be_suspended_makes_variants_take_turns(monkeypatch):
+    monkeypatch.setattr(processes, "suspend", lambda pids: not list(pids))
+    alive, most = [0], [0]
+
+    def with_a_child(*, variant=1):
+        child = subprocess.Popen(["sleep", "60"])
+        alive[0] += 1
+        try:
+            while True:
+                most[0] = max(most[0], alive[0])
+                yield 1
+        finally:
+            alive[0] -= 1
+            child.kill()
+            child.wait()
+
+    kit.compare(with_a_child, variant=[1, 2])
+    assert most == [1]
+
+
+def test_signal_handlers_are_the_readers_own():
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    kit.measure(lambda: iter_forever())
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def iter_forever():
+    while True:
+        yield 1
