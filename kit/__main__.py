@@ -84,9 +84,9 @@ def record_notebooks(notebooks: Sequence[Path], *, dry_run: bool = False) -> int
                 print(f"  {_claim(made, row)}")
             if dry_run:
                 continue
-            _write_notebook(notebook, path)
             if made.trials:
-                print(f"  {_write_recording(journal, path, made)}")
+                print(f"  {_write_recording(path, made)}")
+            _write_notebook(notebook, path)
     return 1 if failures else 0
 
 
@@ -135,10 +135,9 @@ def _is_static(output: Any) -> bool:
     return output.get("metadata", {}).get("kit") != "progress"
 
 
-def _write_recording(journal: Path, notebook: Path, made: Recording) -> Path:
-    """Put the journal where recordings live, in place of this machine's earlier one."""
+def _write_recording(notebook: Path, made: Recording) -> Path:
+    """Write what was made where recordings live, in place of this machine's earlier."""
     folder = notebook.parent / "recordings"
-    folder.mkdir(exist_ok=True)
     machine = made.trials[0].machine.name
     today = datetime.date.today().isoformat()
     target = folder / f"{notebook.stem}__{machine}__{today}.json"
@@ -152,38 +151,43 @@ def _write_recording(journal: Path, notebook: Path, made: Recording) -> Path:
 def judge(folder: Path) -> tuple[list[Judged], list[str]]:
     """Judge the claims of every recording; return them, and what does not stand.
 
-    A claim does not stand where its recording contradicts it, where the experiment has
-    changed since, or where a chapter makes it and no recording holds it.
+    A claim does not stand where its recording contradicts it, where the claim or its
+    experiment has changed since, or where a chapter makes it and no recording holds it.
     """
     judged: list[Judged] = []
     problems: list[str] = []
     for notebook in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
         chapter = notebook.stem
         definitions = recording.notebook_definitions(notebook) or {}
-        sentences = list(_claimed_sentences(notebook))
+        claims, unreadable = _read_claims(notebook)
+        problems += [f"{chapter}: {problem}" for problem in unreadable]
         found: set[str] = set()
         for path in sorted((folder / "recordings").glob(f"{chapter}__*.json")):
             made = recording.read(path)
             for row in made.claims:
                 claim = _claim(made, row)
-                if claim.sentence not in sentences:
+                if claim.sentence not in claims:
                     continue
                 found.add(claim.sentence)
                 trials = made.comparisons[row["comparison"]].trials
                 current = all(
                     recording.is_current(t.source, definitions) for t in trials
                 )
+                written = claims[claim.sentence]
+                current &= all(row[key] == value for key, value in written.items())
                 machine = trials[0].machine.name
                 judged.append(Judged(chapter, machine, claim, current))
         problems += [
             f"{chapter}: no recording holds the claim {sentence!r}; record it again"
-            for sentence in sentences
+            for sentence in claims
             if sentence not in found
         ]
     for entry in judged:
         where = f"{entry.chapter} on {entry.machine}: {entry.claim.sentence!r}"
         if not entry.is_current:
-            problems.append(f"{where}: its experiment changed since; record it again")
+            problems.append(
+                f"{where}: the claim or its experiment changed since; record it again"
+            )
         if entry.claim.verdict == FAILS and not _holds_elsewhere(entry, judged):
             problems.append(f"{where}: its own recording contradicts it")
     return judged, problems
@@ -192,7 +196,9 @@ def judge(folder: Path) -> tuple[list[Judged], list[str]]:
 def _holds_elsewhere(entry: Judged, judged: Iterable[Judged]) -> bool:
     """Whether another machine's recording supports a claim that fails on this one."""
     return any(
-        other.claim.sentence == entry.claim.sentence and other.claim.verdict == HOLDS
+        other.chapter == entry.chapter
+        and other.claim.sentence == entry.claim.sentence
+        and other.claim.verdict == HOLDS
         for other in judged
     )
 
@@ -207,19 +213,36 @@ def _claim(made: Recording, row: dict[str, Any]) -> Claim:
         raise RecordingError(f"claims: {row!r:.80} is not whole: {error!r}") from error
 
 
-def _claimed_sentences(notebook: Path) -> Iterable[str]:
-    """Yield the first argument of every `claim("…", …)` in a notebook's cells."""
+def _read_claims(notebook: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Find every `claim("…", …)` in a notebook.
+
+    Return {sentence: the other literal arguments}, and what cannot be read.
+    """
+    claims: dict[str, dict[str, Any]] = {}
+    problems = []
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] != "code":
             continue
-        lines = "".join(cell["source"]).splitlines()
-        source = "\n".join(x for x in lines if not x.startswith(("%", "!")))
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Call) and node.args:
-                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                first = node.args[0]
-                if name == "claim" and isinstance(first, ast.Constant):
-                    yield str(first.value)
+        for node in ast.walk(ast.parse(recording.cell_source(cell))):
+            if not isinstance(node, ast.Call):
+                continue
+            if getattr(node.func, "attr", getattr(node.func, "id", "")) != "claim":
+                continue
+            written = {"expect": "faster", "at_least": None}
+            for keyword in node.keywords:
+                if isinstance(keyword.value, ast.Constant) and keyword.arg:
+                    written[keyword.arg] = keyword.value.value
+            first = node.args[0] if node.args else None
+            if isinstance(first, ast.Constant):
+                written["sentence"] = first.value
+            if "sentence" in written:
+                claims[str(written["sentence"])] = written
+            else:
+                problems.append(
+                    f"a claim's sentence is put together ({ast.unparse(node)[:60]}…); "
+                    "write it as one string, so that it can be checked"
+                )
+    return claims, problems
 
 
 def show_claims(folder: Path, *, check: bool, readme: Path | None) -> int:
@@ -236,12 +259,7 @@ def show_claims(folder: Path, *, check: bool, readme: Path | None) -> int:
     print(figures.text_table(headers, table) if table else "no claims recorded yet")
     block = "\n".join([_START, "", *_markdown(headers, table), "", _END])
     if readme is not None:
-        text = readme.read_text(encoding="utf-8")
-        before, _, rest = text.partition(_START)
-        _, end, after = rest.partition(_END)
-        if not end:
-            raise RecordingError(f"{readme}: has no lines {_START} and {_END}.")
-        readme.write_text(before + block + after, encoding="utf-8")
+        _write_table(readme, block)
     front = folder.parent / "README.md"
     if check and front.is_file() and block not in front.read_text(encoding="utf-8"):
         problems.append(
@@ -251,6 +269,21 @@ def show_claims(folder: Path, *, check: bool, readme: Path | None) -> int:
     for problem in problems:
         print(f"✗ {problem}", file=sys.stderr)
     return 1 if check and problems else 0
+
+
+def _write_table(readme: Path, block: str) -> None:
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except OSError as error:
+        raise RecordingError(
+            f"{readme}: cannot be read ({error.strerror}).\n"
+            "Name the file that has the table: --write README.md."
+        ) from error
+    before, _, rest = text.partition(_START)
+    _, end, after = rest.partition(_END)
+    if not end:
+        raise RecordingError(f"{readme}: has no lines {_START} and {_END}.")
+    readme.write_text(before + block + after, encoding="utf-8")
 
 
 def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:

@@ -126,16 +126,25 @@ def notebook_definitions(path: Path) -> dict[str, set[str]] | None:
     found: dict[str, set[str]] = {}
     for cell in cells:
         if cell["cell_type"] == "code":
-            for name, codes in _definitions("".join(cell["source"])).items():
+            for name, codes in _definitions(cell_source(cell)).items():
                 found.setdefault(name, set()).update(codes)
     return found
 
 
+def cell_source(cell: Mapping[str, Any]) -> str:
+    """Return a cell's source as Python: magics and shell lines become calls."""
+    source = "".join(cell["source"])
+    try:
+        from IPython.core.inputtransformer2 import TransformerManager
+    except ImportError:
+        return source
+    return str(TransformerManager().transform_cell(source))
+
+
 def _definitions(source: str) -> dict[str, set[str]]:
-    lines = [line for line in source.splitlines() if not line.startswith(("%", "!"))]
     found: dict[str, set[str]] = {}
     with contextlib.suppress(SyntaxError):
-        for node in ast.parse("\n".join(lines)).body:
+        for node in ast.parse(source).body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 found.setdefault(node.name, set()).add(ast.dump(node))
     return found

@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
 def student_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     """Estimate the mean of independent values with Student's t.
 
-    One value has no interval (nan, nan).
+    One value has no interval, and no values have no mean: those are nan.
 
     >>> student_interval([1.0, 2.0, 3.0]).value
     2.0
@@ -34,6 +34,8 @@ def student_interval(values: Sequence[float], confidence: float = 0.95) -> Estim
     from scipy.special import stdtrit
 
     sample = np.asarray(values, dtype=float)
+    if not len(sample):
+        return Estimate(math.nan, math.nan, math.nan)
     mean = float(sample.mean())
     if len(sample) < 2:
         return Estimate(mean, math.nan, math.nan)

@@ -113,7 +113,7 @@ def claim(
         ratio = ratio.ratio
     if not isinstance(ratio, Ratio):
         raise TypeError(
-            f"claim(): {ratio!r:.60} is not a Ratio.\n"
+            f"claim(): {figures.format_value(ratio, 60)} is not a Ratio.\n"
             "Pass comparison.ratio, or comparison.ratios[label] of one challenger."
         )
     made = Claim(sentence, ratio, expect, at_least, otherwise, judged=not smoke())
@@ -194,7 +194,7 @@ def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Gu
     number = isinstance(answer, (int, float)) and not isinstance(answer, bool)
     if answer is not None and not (number and math.isfinite(answer)):
         raise ValueError(
-            f"guess(): answer={answer!r} is not a number.\n"
+            f"guess(): answer={figures.format_value(answer)} is not a number.\n"
             "Put a number there, as in answer=1.5, or None for no guess."
         )
     return Guess(question, answer, unit)

@@ -148,7 +148,10 @@ class Trial:
 
     def heading(self) -> str:
         """Return experiment and knobs on one line."""
-        knobs = [f"{name}={value!r:.40}" for name, value in self.knobs.items()]
+        knobs = [
+            f"{name}={figures.format_value(value)}"
+            for name, value in self.knobs.items()
+        ]
         return " · ".join([self.experiment, *knobs])
 
     def __repr__(self) -> str:

@@ -55,7 +55,7 @@ def test_children_and_their_children_are_found():
         assert {plain.pid, parent.pid, inner} <= processes.descendants()
         assert processes.descendants(parent.pid) == {inner}
         processes.end([parent.pid])
-        wait_until(lambda: not psutil.pid_exists(inner))
+        wait_until(lambda: not processes.alive([inner]))
 
 
 @contextlib.contextmanager
@@ -242,6 +242,35 @@ def test_resource_tracker_is_shared_and_survives():
     comparison = kit.compare(starts_it, variant=[1, 2])
     assert psutil.Process(tracker._pid).status() != psutil.STATUS_ZOMBIE
     assert comparison.trials[0].notes == []
+
+
+def test_helper_that_has_only_just_been_forked_is_not_taken_for_a_worker():
+    helpers = []
+    command = "import time; time.sleep(60)"
+    arguments = [sys.executable, "-c", command, "multiprocessing.resource_tracker"]
+
+    def is_named(pid):
+        return arguments[-1] in psutil.Process(pid).cmdline()
+
+    def starts_it():
+        pid = os.fork()
+        if pid == 0:  # it is a copy of this process until it becomes the helper
+            time.sleep(0.2)
+            os.execv(sys.executable, arguments)
+        helpers.append(pid)
+        yield 1
+        wait_until(lambda: is_named(pid))
+        while True:
+            yield 1
+
+    try:
+        trial = kit.measure(starts_it)
+        assert trial.notes == []
+        assert processes.alive(helpers) == set(helpers)
+    finally:
+        for pid in helpers:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def test_fork_server_survives_and_its_workers_do_not(tmp_path):

@@ -8,16 +8,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kit.clock.experiment import (
-    Experiment,
-    ExperimentError,
-    describe,
-    resolve,
-    source_of,
-)
+from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
+from kit.clock.origin import source_of
 from kit.clock.progress import Progress, Stopped
 from kit.clock.run import Log, Run, smoke, started
 from kit.clock.snapshot import SharedObjects
+from kit.figures import format_value
 from kit.machine import ticks
 from kit.machine.facts import Machine, this_machine
 from kit.trial import JOURNAL, Trial
@@ -187,16 +183,16 @@ def check_arguments(
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if seconds is not None and not (number and 0 < seconds < math.inf):
         raise ExperimentError(
-            f"{caller}: seconds={seconds!r} is not a time to measure for.\n"
+            f"{caller}: seconds={format_value(seconds)} is not a time to measure for.\n"
             "Use a positive number, or seconds=None to run the generator to its end."
         )
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ExperimentError(
-            f"{caller}: repeats={repeats!r} is not a number of runs.\n"
+            f"{caller}: repeats={format_value(repeats)} is not a number of runs.\n"
             "Use a whole number, 1 or more."
         )
     if on is not None:
         raise ExperimentError(
-            f"{caller}: on={on!r:.40} is not something to measure on.\n"
+            f"{caller}: on={format_value(on)} is not something to measure on.\n"
             "Leave `on` out: this version measures in the process that calls it."
         )

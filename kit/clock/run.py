@@ -102,7 +102,8 @@ class Run:
         self._outside: snapshot.State | None = None
         self._children: set[int] = set()
         self._threads: set[threading.Thread] = set()
-        self._suspended = False
+        self._switched = False
+        self.can_stop_children = True
         self._had_block = False
 
     def open(self) -> None:
@@ -156,7 +157,8 @@ class Run:
             if thread.is_alive()
             and not any(quiet in thread.name for quiet in _QUIET_THREADS)
         ]
-        return not busy and not (self.shared and self.shared.names)
+        shares = self.shared is not None and bool(self.shared.names)
+        return self.can_stop_children and not busy and not shares
 
     def warm_up(self, limit_seconds: float) -> None:
         """Run steps until two windows agree within 10 %, or the limit is reached.
@@ -338,9 +340,9 @@ class Run:
             raise self._failure(error, where) from error
 
     def _failure(self, error: BaseException, where: str) -> ExperimentError:
-        kind = type(error).__name__
+        kind, said = type(error).__name__, " ".join(str(error).split())
         return ExperimentError(
-            f"{self.call} raised {kind} in {where}: {str(error)[:200]}\n"
+            f"{self.call} raised {kind} in {where}: {said[:200]}\n"
             "The traceback above shows the line. Try it without the kit: "
             f"next({self.call})."
         )
@@ -370,29 +372,25 @@ class Run:
         outside = snapshot.capture()
         before = processes.descendants()
         threads_before = set(threading.enumerate())
-        switched = self._suspended
-        self.resume()
+        switched, self._switched = self._switched, False
         assert self._state is not None
         snapshot.restore(self._state)
+        processes.resume(self._children)
         try:
             yield switched
         finally:
+            # Workers that went on while the clock stands still would work for free.
+            processes.suspend(self._children)
             self._state = snapshot.capture()
             snapshot.restore(outside)
-            self._children |= processes.descendants() - before
+            new = processes.descendants() - before
+            self.can_stop_children = processes.suspend(new) and self.can_stop_children
+            self._children = processes.alive(self._children | new)
             self._threads |= set(threading.enumerate()) - threads_before
 
-    def suspend(self) -> bool:
-        """Suspend its child processes; return False where that cannot be done."""
-        self._suspended = True
-        self._children = processes.alive(self._children)
-        return processes.suspend(self._children)
-
-    def resume(self) -> None:
-        """Let its child processes go on."""
-        if self._suspended:
-            processes.resume(self._children)
-            self._suspended = False
+    def suspend(self) -> None:
+        """Let another variant run: the next step will be the first after a switch."""
+        self._switched = True
 
     def close(self, *, interrupted: bool = False) -> None:
         """Close the generator, then end child processes that are still alive.
@@ -402,7 +400,7 @@ class Run:
         """
         if self._generator is None:
             return
-        self.resume()
+        processes.resume(self._children)
         grace = _GRACE_AFTER_INTERRUPT if interrupted else _GRACE_SECONDS
         timer = threading.Timer(grace, self._end_children)
         timer.daemon = True

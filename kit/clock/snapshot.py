@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kit.clock.experiment import Experiment, referred_objects
+from kit.clock.experiment import Experiment
+from kit.clock.origin import referred_objects
 
 #: Flags below `torch` that change what a step computes or which kernel it takes. The
 #: general precision comes before those that inherit it.

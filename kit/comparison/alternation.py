@@ -71,8 +71,7 @@ class Variant:
         warm_up = None if seconds is None else longest_warm_up(seconds)
         run = self.run(progress, -1)
         with started(run, warm_up_seconds=warm_up, cold=True):
-            self.can_be_suspended = run.can_be_suspended and run.suspend()
-            run.resume()
+            self.can_be_suspended = run.can_be_suspended
             step, closing = run.step_seconds, ticks.CLOCK.wall()
         self.start_cost = run.ready - run.begun + ticks.CLOCK.wall() - closing
         self.block_cost = max(BLOCK_SECONDS, step) + step / 2
@@ -244,7 +243,7 @@ def run_to_the_end(progress: Progress) -> Callable[[Variant, int, int], None]:
 
     def act(variant: Variant, setup: int, repeat: int) -> None:
         run = variant.run(progress, setup, seed=repeat)
-        with started(run, warm_up_seconds=None):
+        with started(run, warm_up_seconds=None, cold=not variant.log.starts):
             progress.doing = f"run {repeat + 1} of {run.call}"
             run.to_the_end()
 

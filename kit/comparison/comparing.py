@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kit import figures, stats
-from kit.clock.experiment import Experiment, ExperimentError, resolve
-from kit.clock.measuring import Origin, check_arguments
+from kit.clock.measuring import check_arguments
 from kit.clock.progress import Progress, Stopped
 from kit.clock.run import smoke
-from kit.clock.snapshot import SharedObjects
 from kit.comparison import alternation
 from kit.comparison.alternation import Variant
+from kit.comparison.choices import check_metric, check_quantity, make_variants
 from kit.comparison.ratio import QUANTITIES, SPEED, Ratio, compare_trials
 from kit.trial import JOURNAL, Trial
 
@@ -253,8 +250,8 @@ def compare(
     'slower'
     """
     check_arguments("compare()", seconds, repeats, on)
-    _check_quantity(of, seconds, within)
-    variants = _variants(experiment, choices, whole_runs=seconds is None)
+    check_quantity(of, seconds, within)
+    variants = make_variants(experiment, choices, whole_runs=seconds is None)
     labels = [variant.label for variant in variants]
     with Progress(f"comparing {' · '.join(labels)}"[:100]) as progress:
         try:
@@ -267,7 +264,7 @@ def compare(
                 variant.shared.restore()
     trials = [variant.trial() for variant in variants]
     if of not in QUANTITIES:
-        _check_metric(of, trials)
+        check_metric(of, trials)
     comparison = Comparison(trials, labels, of, within)
     JOURNAL.extend([*trials, comparison])
     return comparison
@@ -317,95 +314,3 @@ def _alternate(
             progress=progress,
             part=part,
         )
-
-
-def _check_quantity(of: str, seconds: float | None, within: float | None) -> None:
-    """Raise ExperimentError where `of`, `seconds` and `within` do not go together."""
-    starts = ("setup_seconds", "peak_memory_bytes")
-    if seconds is None and of in starts:
-        raise ExperimentError(
-            f"compare(): of={of!r} looks at starts, not at whole runs.\n"
-            "Leave out seconds=None."
-        )
-    if seconds is not None and of not in (SPEED, *starts):
-        raise ExperimentError(
-            f"compare(): of={of!r} compares whole runs, and seconds={seconds!r} asks "
-            "for a rate.\nSay seconds=None, and let the generator end; other "
-            f"quantities: {', '.join(QUANTITIES)}."
-        )
-    if of not in QUANTITIES and not (within is not None and within > 0):
-        raise ExperimentError(
-            f"compare(): of={of!r} is a metric, compared by its difference; "
-            f"within={within!r} does not say which difference counts as the same.\n"
-            f"Add within=…, for instance within=0.01 (quantities: "
-            f"{', '.join(QUANTITIES)})."
-        )
-
-
-def _check_metric(metric: str, trials: Sequence[Trial]) -> None:
-    for trial in trials:
-        if trial.block_seconds and metric not in trial.metrics:
-            raise ExperimentError(
-                f"compare(): {trial.heading()} yields no metric {metric!r} (it yields "
-                f"{', '.join(trial.metrics) or 'none'}).\n"
-                f'Yield it with each step: yield n, {{"{metric}": value}}; or compare '
-                f"a quantity: {', '.join(QUANTITIES)}."
-            )
-
-
-def _variants(
-    experiment: object, choices: Mapping[str, object], *, whole_runs: bool
-) -> list[Variant]:
-    """Return every combination of experiments and choices, the baseline first."""
-    named = isinstance(experiment, Mapping)
-    experiments = (
-        [resolve("compare()", e, str(name)) for name, e in experiment.items()]
-        if isinstance(experiment, Mapping)
-        else [resolve("compare()", experiment)]
-    )
-    lists = {k: v for k, v in choices.items() if isinstance(v, (list, range))}
-    for knob, values in lists.items():
-        _check_choices(experiments, knob, list(values))
-    combinations = [
-        dict(zip(lists, values, strict=True))
-        for values in itertools.product(*lists.values())
-    ]
-    variants: list[Variant] = []
-    for chosen, combination in itertools.product(experiments, combinations):
-        bound = chosen.bind("compare()", {**choices, **combination})
-        parts = [chosen.name] if named or not combination else []
-        parts += [f"{knob}={value!r:.40}" for knob, value in combination.items()]
-        label = ", ".join(parts)
-        same = sum(v.label.split(" (again")[0] == label for v in variants)
-        label += f" (again{f' {same}' if same > 1 else ''})" if same else ""
-        shared = SharedObjects(chosen, bound)
-        variants.append(
-            Variant(chosen, bound, label, shared, Origin.find(chosen), whole_runs)
-        )
-    if len(variants) < 2:
-        name = experiments[0].name if experiments else "nothing"
-        raise ExperimentError(
-            f"compare(): one variant only ({name}); there is nothing to compare.\n"
-            "Give a knob a list, as in batch_size=[32, 64], or pass several "
-            'experiments: {"plain": f, "other": g}.'
-        )
-    return variants
-
-
-def _check_choices(
-    experiments: Sequence[Experiment], knob: str, values: list[object]
-) -> None:
-    if not values:
-        raise ExperimentError(
-            f"compare(): {knob}={values!r} is an empty list of choices.\n"
-            f"Name two values or more, the baseline first: {knob}=[…, …]."
-        )
-    for chosen in experiments:
-        default = chosen.defaults.get(knob, inspect.Parameter.empty)
-        if default is not inspect.Parameter.empty and default not in values:
-            raise ExperimentError(
-                f"compare(): {chosen.name}'s default {knob}={default!r} is not among "
-                f"the choices {values!r:.60}.\n"
-                f"Add {default!r} to the list, the baseline first, or change the "
-                f"default in def {chosen.name}(*, {knob}=…)."
-            )

@@ -11,6 +11,7 @@ from kit.figures.numbers import (
     format_rate,
     format_ratio,
     format_seconds,
+    format_value,
 )
 from kit.figures.pictures import Picture, show, to_html, to_png
 from kit.figures.tables import (
@@ -25,6 +26,13 @@ from kit.figures.theme import COLOURS, SERIES_COLOURS
 
 __all__ = ["COLOURS", "SERIES_COLOURS", "Picture", "draw_bars", "draw_lines"]
 __all__ += ["draw_steps", "format_bytes", "format_number", "format_rate"]
-__all__ += ["format_ratio", "format_seconds", "html_card", "html_pictures"]
-__all__ += ["html_progress", "html_sentence", "html_table", "show", "text_table"]
+__all__ += ["format_ratio", "format_seconds", "format_value", "html_card"]
+__all__ += [
+    "html_pictures",
+    "html_progress",
+    "html_sentence",
+    "html_table",
+    "show",
+    "text_table",
+]
 __all__ += ["to_html", "to_png"]

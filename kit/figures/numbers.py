@@ -62,6 +62,16 @@ def format_seconds(value: float | None) -> str:
     return f"{sign}{format_number(value * per_second)} {unit}" if value else "0 s"
 
 
+def format_value(value: object, width: int = 40) -> str:
+    """Write any value on one line of at most `width` characters.
+
+    >>> format_value("a\\nb"), format_value(list(range(99)), width=12)
+    ("'a\\\\nb'", '[0, 1, 2, 3…')
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
 def format_bytes(value: float | None) -> str:
     """Write an amount of memory in decimal units: 1 GB is 10⁹ bytes.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -88,12 +89,22 @@ class Clock:
         key = (os.getpid(), threading.get_native_id())
         if getattr(self._local, "key", None) != key:
             self._local.key = key
-            try:
-                path = "/proc/thread-self/schedstat"
-                self._local.file = open(path, "rb", buffering=0)  # noqa: SIM115
-            except OSError:
-                self._local.file = None
-        return self._local.file.fileno() if self._local.file else None
+            self._local.file = _Descriptor("/proc/thread-self/schedstat")
+        return self._local.file.number
+
+
+class _Descriptor:
+    """A file open for reading as long as its thread lives; None where it is not."""
+
+    def __init__(self, path: str) -> None:
+        self.number: int | None = None
+        self._close = os.close  # at the very end of Python, `os` is no longer there
+        with contextlib.suppress(OSError):
+            self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if self.number is not None:
+            self._close(self.number)
 
 
 #: The one clock that drives experiments; tests put a clock of their own here.

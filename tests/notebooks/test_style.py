@@ -59,9 +59,11 @@ PARTS = {
 
 # What a reader could take for a result: a figure with a unit of speed or gain.
 FIGURE = re.compile(
-    r"\d+(?:[.,]\d+)?[\s-]*(?:×|%|percent|-?fold\b|(?:x|times) (?:as|faster|slower|less"
-    r"|more|the)\b|(?:images|items|photos|samples|steps|tokens|batches)(?:/s|"
-    r" (?:per|a) second)|[mµun]s\b|(?:milli|micro|nano)seconds|1/s\b|[KMGT]B/s|[KMGTP]?FLOP)",
+    r"\d+(?:[.,]\d+)?[\s-]*"
+    r"(?:×(?!\s*\d)|%|percent|-?fold\b"
+    r"|(?:x|times) (?:as|faster|slower|less|more|the)\b"
+    r"|(?:images|items|photos|samples|steps|tokens|batches)(?:/s| (?:per|a) second)"
+    r"|[mµun]s\b|(?:milli|micro|nano)seconds|1/s\b|[KMGT]B/s|[KMGTP]?FLOP)",
     re.I,
 )
 # Figures that are not measured, each with the reason why prose may type it.
@@ -831,6 +833,16 @@ def test_outputs_that_are_missing_or_out_of_order_are_seen():
     chapter = made_up(good())
     chapter.code[1].outputs = []
     assert "outputs_are_stored" in complaints(chapter)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["`1.5 ×`", "a 95 % interval", "within 2 % of it", "64×64 pixels", "3 × 3", "5 s"],
+)
+def test_figures_that_are_not_measured_are_fine(text):
+    cells = good()
+    cells["why?"].source += f"\n\nHere it is: {text}."
+    assert "prose_types_no_measured_number" not in complaints(made_up(cells))
 
 
 def test_images_with_alt_text_are_fine():

@@ -1,0 +1,126 @@
+"""What `compare` was asked for: which variants, and whether they can be compared."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Mapping, Sequence
+
+from kit.clock.experiment import Experiment, ExperimentError, resolve
+from kit.clock.measuring import Origin
+from kit.clock.snapshot import SharedObjects
+from kit.comparison.alternation import Variant
+from kit.comparison.ratio import QUANTITIES, SPEED
+from kit.figures import format_value
+from kit.trial import Trial
+
+
+def check_quantity(of: str, seconds: float | None, within: float | None) -> None:
+    """Raise ExperimentError where `of`, `seconds` and `within` do not go together."""
+    starts = ("setup_seconds", "peak_memory_bytes")
+    if seconds is None and of in starts:
+        raise ExperimentError(
+            f"compare(): of={format_value(of)} looks at starts, not at whole runs.\n"
+            "Leave out seconds=None."
+        )
+    if seconds is not None and of not in (SPEED, *starts):
+        raise ExperimentError(
+            f"compare(): of={format_value(of)} compares whole runs, and "
+            f"seconds={format_value(seconds)} asks for a rate.\n"
+            "Say seconds=None, and let the generator end; other quantities: "
+            f"{', '.join(QUANTITIES)}."
+        )
+    if of not in QUANTITIES and not _is_positive(within):
+        raise ExperimentError(
+            f"compare(): of={format_value(of)} is a metric, compared by its "
+            f"difference; within={format_value(within)} does not say which difference "
+            "counts as the same.\n"
+            f"Add within=…, for instance within=0.01 (quantities: "
+            f"{', '.join(QUANTITIES)})."
+        )
+
+
+def check_metric(metric: str, trials: Sequence[Trial]) -> None:
+    """Raise ExperimentError where a trial does not yield the metric."""
+    for trial in trials:
+        if trial.block_seconds and metric not in trial.metrics:
+            raise ExperimentError(
+                f"compare(): {trial.heading()} yields no metric {metric!r} (it yields "
+                f"{', '.join(trial.metrics) or 'none'}).\n"
+                f'Yield it with each step: yield n, {{"{metric}": value}}; or compare '
+                f"a quantity: {', '.join(QUANTITIES)}."
+            )
+
+
+def make_variants(
+    experiment: object, choices: Mapping[str, object], *, whole_runs: bool
+) -> list[Variant]:
+    """Return every combination of experiments and choices, the baseline first."""
+    named = isinstance(experiment, Mapping)
+    experiments = (
+        [resolve("compare()", e, str(name)) for name, e in experiment.items()]
+        if isinstance(experiment, Mapping)
+        else [resolve("compare()", experiment)]
+    )
+    lists = {k: v for k, v in choices.items() if isinstance(v, (list, range))}
+    for knob, values in lists.items():
+        _check_choices(experiments, knob, list(values))
+    combinations = [
+        dict(zip(lists, values, strict=True))
+        for values in itertools.product(*lists.values())
+    ]
+    variants: list[Variant] = []
+    for chosen, combination in itertools.product(experiments, combinations):
+        bound = chosen.bind("compare()", {**choices, **combination})
+        parts = [chosen.name] if named or not combination else []
+        parts += [
+            f"{knob}={format_value(value)}" for knob, value in combination.items()
+        ]
+        label = ", ".join(parts)
+        same = sum(v.label.split(" (again")[0] == label for v in variants)
+        label += f" (again{f' {same}' if same > 1 else ''})" if same else ""
+        shared = SharedObjects(chosen, bound)
+        variants.append(
+            Variant(chosen, bound, label, shared, Origin.find(chosen), whole_runs)
+        )
+    if len(variants) < 2:
+        name = experiments[0].name if experiments else "nothing"
+        raise ExperimentError(
+            f"compare(): one variant only ({name}); there is nothing to compare.\n"
+            "Give a knob a list, as in batch_size=[32, 64], or pass several "
+            'experiments: {"plain": f, "other": g}.'
+        )
+    return variants
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _is_same(a: object, b: object) -> bool:
+    """Return whether two values are the same; arrays only where they are one object."""
+    try:
+        return a is b or bool(a == b)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def _check_choices(
+    experiments: Sequence[Experiment], knob: str, values: list[object]
+) -> None:
+    if not values:
+        raise ExperimentError(
+            f"compare(): {knob}={values!r} is an empty list of choices.\n"
+            f"Name two values or more, the baseline first: {knob}=[…, …]."
+        )
+    for chosen in experiments:
+        default = chosen.defaults.get(knob, inspect.Parameter.empty)
+        if default is not inspect.Parameter.empty and not any(
+            _is_same(default, value) for value in values
+        ):
+            raise ExperimentError(
+                f"compare(): {chosen.name}'s default {knob}={format_value(default)} is "
+                f"not among the choices {format_value(values, 60)}.\n"
+                f"Add {format_value(default)} to the list, the baseline first, or "
+                f"change the default in def {chosen.name}(*, {knob}=…)."
+            )
