@@ -132,8 +132,13 @@ def notebook_definitions(path: Path) -> dict[str, set[str]] | None:
 
 
 def cell_source(cell: Mapping[str, Any]) -> str:
-    """Return a cell's source as Python: magics and shell lines become calls."""
+    """Return a cell's source as Python: magics and shell lines become calls.
+
+    Of a cell that writes a file, it is what the file will hold.
+    """
     source = "".join(cell["source"])
+    if source.startswith("%%writefile"):
+        return source.partition("\n")[2] if ".py" in source.splitlines()[0] else ""
     try:
         from IPython.core.inputtransformer2 import TransformerManager
     except ImportError:

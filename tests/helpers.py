@@ -108,10 +108,14 @@ def stretches(events):
     return found
 
 
+#: Children that were there before a test, a server of the test session, say.
+OLDER_CHILDREN = set()
+
+
 def children():
-    """Living child processes, without the helpers that Python shares."""
+    """Living child processes of this test, without the helpers that Python shares."""
     found = []
-    for child in psutil.Process().children(recursive=True):
+    for child in set(psutil.Process().children(recursive=True)) - OLDER_CHILDREN:
         with contextlib.suppress(psutil.NoSuchProcess):
             command = " ".join(child.cmdline())
             shared = any(name in command for name in _HELPERS)

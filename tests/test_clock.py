@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import random
 import re
 import signal
 import threading
@@ -276,7 +277,14 @@ def test_whole_runs_are_one_block_each_with_seeds_0_1_2(clock):
 
     def train():
         clock.work(0.5)
-        seeds.append((torch.initial_seed(), numpy.random.rand(), torch.rand(1).item()))
+        seeds.append(
+            (
+                torch.initial_seed(),
+                torch.rand(1).item(),
+                numpy.random.rand(),
+                random.random(),
+            )
+        )
         yield 4
         for _ in range(5):
             clock.work(0.1)
@@ -284,7 +292,7 @@ def test_whole_runs_are_one_block_each_with_seeds_0_1_2(clock):
 
     trial = kit.measure(train, seconds=None, repeats=3)
     assert [seed for seed, *_ in seeds] == [0, 1, 2]
-    assert len(set(seeds)) == 3
+    assert [len(set(column)) for column in zip(*seeds, strict=True)] == [3] * 4
     assert trial.block_seconds == exactly([0.5] * 3)
     assert trial.block_steps == [5] * 3
     assert trial.block_items == [20] * 3
@@ -541,8 +549,10 @@ def test_nothing_is_said_under_two_seconds(capfd):
             time.sleep(0.005)
             yield 1
 
+    begun = time.monotonic()
     kit.measure(quick, seconds=0.2)
-    assert capfd.readouterr() == ("", "")
+    slow_machine = time.monotonic() - begun > 1.9
+    assert slow_machine or capfd.readouterr() == ("", "")
 
 
 def test_long_setup_is_announced_on_stderr(capfd):

@@ -267,6 +267,7 @@ def test_helper_that_has_only_just_been_forked_is_not_taken_for_a_worker():
         trial = kit.measure(starts_it)
         assert trial.notes == []
         assert processes.alive(helpers) == set(helpers)
+        assert psutil.Process(helpers[0]).status() != psutil.STATUS_STOPPED
     finally:
         for pid in helpers:
             os.kill(pid, signal.SIGKILL)

@@ -83,13 +83,14 @@ def _measure_start(run: Run, seconds: float | None, repeat: int, repeats: int) -
             return
         progress.begin(repeat, repeats, seconds)
         begun = ticks.CLOCK.wall()
-        for count in itertools.count():
-            run.block(count)
-            spent = ticks.CLOCK.wall() - begun
-            progress.expect(spent / seconds)
-            progress.so_far = f"{_rate(run.log):,.4g} items/s so far"
-            if spent >= seconds or (smoke() and count):
-                return
+        with run.active():
+            for count in itertools.count():
+                run.block(count)
+                spent = ticks.CLOCK.wall() - begun
+                progress.expect(spent / seconds)
+                progress.so_far = f"{_rate(run.log):,.4g} items/s so far"
+                if spent >= seconds or (smoke() and count):
+                    return
 
 
 def longest_warm_up(seconds: float) -> float:
@@ -98,8 +99,9 @@ def longest_warm_up(seconds: float) -> float:
 
 
 def _rate(log: Log) -> float:
-    seconds = math.fsum(block.seconds for block in log.blocks)
-    return math.fsum(block.items for block in log.blocks) / max(seconds, 1e-12)
+    latest = log.blocks[-50:]
+    seconds = math.fsum(block.seconds for block in latest)
+    return math.fsum(block.items for block in latest) / max(seconds, 1e-12)
 
 
 @dataclass(frozen=True)

@@ -102,35 +102,28 @@ class Run:
         self._outside: snapshot.State | None = None
         self._children: set[int] = set()
         self._threads: set[threading.Thread] = set()
-        self._switched = False
+        self._switched = self._active = False
         self.can_stop_children = True
         self._had_block = False
 
     def open(self) -> None:
         """Start the generator and run it to its first yield."""
-        outside = self._state = snapshot.capture()
-        before = processes.descendants()
-        threads_before = set(threading.enumerate())
-        try:
+        with self.active():
             self._prepare()
             start = ticks.CLOCK.begin()
             self.begun = start.wall
             self._generator = self.experiment.start(self.knobs)
-            value = self._next("set-up")
+            try:
+                value = self._next("set-up")
+            except StopIteration:
+                raise ExperimentError(
+                    f"{self.call} ended without a single `yield n`.\n"
+                    "Yield once per step; is its loop over something empty?"
+                ) from None
             devices.synchronize()
             self._log_start(start)
-        except StopIteration:
-            raise ExperimentError(
-                f"{self.call} ended without a single `yield n`.\n"
-                "Yield once per step; is its loop over something empty?"
-            ) from None
-        finally:
-            self._children |= processes.descendants() - before
-            self._threads |= set(threading.enumerate()) - threads_before
-            self._state = snapshot.capture()
-            snapshot.restore(outside)
         if value is not None:
-            self._count(value)
+            self._parse(value, -1)
 
     def _prepare(self) -> None:
         """Go back to the reader's own state, freshly seeded."""
@@ -165,7 +158,7 @@ class Run:
 
         Also finds how many steps make a block.
         """
-        with self._inside():
+        with self.active():
             if smoke():
                 self.step_seconds = self._window(1)
                 return
@@ -196,16 +189,17 @@ class Run:
 
     def block(self, round: int = 0) -> None:
         """Time one block of steps and keep it in the log."""
-        with self._inside() as switched:
-            if switched and not smoke():
+        with self.active():
+            if self._switched and not smoke():
                 self._steps(1, least_seconds=0.0)
+            self._switched = False
             least = 0.0 if smoke() else BLOCK_SECONDS
             block = self._steps(self.steps_per_block, least_seconds=least)
         self._keep(block, round)
 
     def to_the_end(self) -> None:
         """Run until the generator ends and keep the whole run as one block."""
-        with self._inside():
+        with self.active():
             block = self._steps(None, least_seconds=0.0)
         self._keep(block, 0)
 
@@ -363,29 +357,36 @@ class Run:
                 '`yield n, {"loss": loss}`.'
             ) from None
 
-    def _count(self, value: object) -> None:
-        self._parse(value, -1)
-
     @contextlib.contextmanager
-    def _inside(self) -> Generator[bool, None, None]:
-        """Swap in this variant's state and let its children go on."""
+    def active(self) -> Generator[None, None, None]:
+        """Swap in this variant's state and let its children go on.
+
+        Blocks that follow each other share one such stretch: what lies between them is
+        then too short for workers to gain from it.
+        """
+        if self._active:
+            yield
+            return
         outside = snapshot.capture()
         before = processes.descendants()
         threads_before = set(threading.enumerate())
-        switched, self._switched = self._switched, False
-        assert self._state is not None
-        snapshot.restore(self._state)
+        self._active = True
+        if self._state is not None:
+            snapshot.restore(self._state)
         processes.resume(self._children)
         try:
-            yield switched
+            yield
         finally:
+            self._active = False
             # Workers that went on while the clock stands still would work for free.
-            processes.suspend(self._children)
+            stopped = processes.suspend(self._children)
+            new = processes.descendants() - before
+            stopped = processes.suspend(new) and stopped
+            self.can_stop_children = stopped and self.can_stop_children
+            children = processes.alive(self._children | new)
+            self._children = processes.leave_out_shared(children)
             self._state = snapshot.capture()
             snapshot.restore(outside)
-            new = processes.descendants() - before
-            self.can_stop_children = processes.suspend(new) and self.can_stop_children
-            self._children = processes.alive(self._children | new)
             self._threads |= set(threading.enumerate()) - threads_before
 
     def suspend(self) -> None:

@@ -192,11 +192,13 @@ def _measure_together(
         active = runs[1]
         for number in range(rounds):
             first, second = order.sample(runs, 2)
-            for run in (first, second, second, first):
+            for run, blocks in ((first, 1), (second, 2), (first, 1)):
                 if run is not active:
                     active.suspend()
                     active = run
-                run.block(number)
+                with run.active():
+                    for _ in range(blocks):
+                        run.block(number)
 
 
 def _measure_in_turn(
@@ -210,7 +212,7 @@ def _measure_in_turn(
     """Measure one after the other, each alone: all their blocks are one round."""
     for variant in variants:
         run = variant.run(progress, setup)
-        with started(run, warm_up_seconds=warm_up):
+        with started(run, warm_up_seconds=warm_up), run.active():
             for _ in range(2 * rounds):
                 run.block()
 

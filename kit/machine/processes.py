@@ -68,6 +68,13 @@ def _children(pid: int) -> list[int]:
 
 def _shared_helper(pid: int) -> bytes:
     """Return the name of the shared helper that this process is, or b""."""
+    # A helper has its own command line only some milliseconds after its fork.
+    tracker = sys.modules.get("multiprocessing.resource_tracker")
+    if tracker and pid == getattr(tracker._resource_tracker, "_pid", None):
+        return _SHARED[0]
+    server = sys.modules.get("multiprocessing.forkserver")
+    if server and pid == getattr(server._forkserver, "_forkserver_pid", None):
+        return _SHARED[1]
     try:
         if _READS_PROC:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -132,6 +139,16 @@ def end(pids: Iterable[int]) -> None:
 def alive(pids: Iterable[int]) -> set[int]:
     """Return those of the processes that still run (zombies do not)."""
     return {pid for pid in pids if _state(pid) not in ("", "Z", "X")}
+
+
+def leave_out_shared(pids: Iterable[int]) -> set[int]:
+    """Return the processes that are no shared helpers.
+
+    What was forked to become one may have been taken for a worker before. Only our own
+    children can be helpers: workers of a fork server have its command line.
+    """
+    children = _children(os.getpid())
+    return {pid for pid in pids if pid not in children or not _shared_helper(pid)}
 
 
 def name(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""Plausible wrong answers to the exercises of chapter 00: each check must refuse them."""
+"""Plausible wrong answers to the exercises of chapter 00: checks refuse them."""
 
 import torch
 from torch import nn
