@@ -334,7 +334,6 @@ def test_workers_read_nothing_while_the_clock_stands_still(tmp_path, monkeypatch
         for (event, before), (following, read) in itertools.pairwise(timed)
         if (event, following) == ("end", "begin")
     )
-    print("FREE", free, timed[-1][1] - timed[0][1])
     assert free <= 0.01 * (timed[-1][1] - timed[0][1])
 
 
