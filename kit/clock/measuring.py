@@ -23,6 +23,7 @@ _LONGEST_WARM_UP = 10.0
 
 def measure(
     experiment: object,
+    /,
     *,
     seconds: float | None = 2.0,
     repeats: int = 1,

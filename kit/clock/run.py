@@ -24,7 +24,7 @@ _AIM_SECONDS = 0.024
 _WINDOWS_AGREE = 0.10
 _LEAST_WINDOWS = 4
 _GRACE_SECONDS = 2.0
-_GRACE_AFTER_INTERRUPT = 1.0
+_GRACE_AFTER_INTERRUPT = 0.7
 _MOST_BARE_YIELDS = 1000
 #: Threads that queues between processes need; they add nothing while both ends rest.
 _QUIET_THREADS = ("QueueFeederThread", "pin_memory")
@@ -385,6 +385,7 @@ class Run:
             self.can_stop_children = stopped and self.can_stop_children
             children = processes.alive(self._children | new)
             self._children = processes.leave_out_shared(children)
+            processes.resume(children - self._children)
             self._state = snapshot.capture()
             snapshot.restore(outside)
             self._threads |= set(threading.enumerate()) - threads_before
@@ -396,7 +397,7 @@ class Run:
     def close(self, *, interrupted: bool = False) -> None:
         """Close the generator, then end child processes that are still alive.
 
-        They have two seconds, one after an interrupt. Raises ExperimentError where the
+        They have two seconds, less after an interrupt. Raises ExperimentError where the
         generator raises on closing.
         """
         if self._generator is None:

@@ -225,6 +225,7 @@ class Comparison:
 
 def compare(
     experiment: object,
+    /,
     *,
     of: str = SPEED,
     seconds: float | None = 4.0,
@@ -263,11 +264,21 @@ def compare(
             for variant in variants:
                 variant.shared.restore()
     trials = [variant.trial() for variant in variants]
-    if of not in QUANTITIES:
-        check_metric(of, trials)
     comparison = Comparison(trials, labels, of, within)
     JOURNAL.extend([*trials, comparison])
     return comparison
+
+
+def _run_whole(of: str, progress: Progress) -> Callable[[Variant, int, int], None]:
+    """Return an act: one whole run, checked for the metric that is compared."""
+    run = alternation.run_to_the_end(progress)
+
+    def act(variant: Variant, setup: int, repeat: int) -> None:
+        run(variant, setup, repeat)
+        if of not in QUANTITIES:
+            check_metric(of, [variant.trial()])
+
+    return act
 
 
 def _alternate(
@@ -304,7 +315,7 @@ def _alternate(
         elif of == "peak_memory_bytes":
             act = alternation.watch_memory(progress, seconds or 0.0)
         else:
-            act = alternation.run_to_the_end(progress)
+            act = _run_whole(of, progress)
         setup = alternation.alternate_whole(
             baseline,
             challenger,
