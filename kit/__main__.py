@@ -84,7 +84,8 @@ def record_notebooks(notebooks: Sequence[Path], *, dry_run: bool = False) -> int
                 print(f"  {_claim(made, row)}")
             if dry_run:
                 continue
-            if made.trials:
+            # What solutions measure belongs to no chapter: only outputs are kept.
+            if made.trials and path.parent.name != "solutions":
                 print(f"  {_write_recording(path, made)}")
             _write_notebook(notebook, path)
     return 1 if failures else 0
