@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit.comparison import Comparison
+from kit.figures import format_value
 from kit.machine import Machine
 from kit.trial import JOURNAL, Trial
 
@@ -259,7 +260,8 @@ def _plain(value: Any) -> Any:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else {"float": repr(value)}
-    return value if isinstance(value, (str, int, float, type(None))) else repr(value)
+    simple = isinstance(value, (str, int, float, type(None)))
+    return value if simple else format_value(value, 1000)
 
 
 def _value(plain: Any) -> Any:

@@ -159,9 +159,10 @@ class Trial:
         return "\n".join([self.heading(), *rows, *(f"  {r}" for r in self.remarks())])
 
     def _repr_html_(self) -> str:
+        when = self.started[:16].replace("T", " ")
         return figures.html_card(
             self.heading(),
             self.rows(),
             note=" ".join(self.remarks()),
-            footer=f"{self.title} · measured on {self.machine.name}, {self.started}",
+            footer=f"{self.title} · measured on {self.machine.name}, {when}",
         )

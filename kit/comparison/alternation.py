@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import random
 from collections.abc import Callable, Mapping
@@ -18,8 +17,8 @@ from kit.comparison.ratio import Ratio, compare_trials
 from kit.machine import load, ticks
 from kit.trial import Trial
 
-#: How long both variants of one set-up are alive and measured, in seconds.
-_ALIVE_SECONDS = 0.3
+#: So much of a larger budget goes into each pair of set-ups, in seconds.
+_SECONDS_PER_PAIR = 3.0
 #: Libraries are loaded by then: a later start settles sooner, or not at all.
 _WARM_UP_SECONDS = 0.5
 #: Honest pairs, or patience, may take this many times the budget.
@@ -103,11 +102,11 @@ def plan(
 
     if smoke():
         return Plan(2, 1, cost(2, 1))
-    rounds = max(1, math.ceil(_ALIVE_SECONDS / round_cost))
-    pairs = max(int(seconds / cost(1, rounds)), least_pairs)
-    if cost(pairs, rounds) > seconds:
-        left = seconds / (2 * least_pairs) - start_cost
-        rounds = max(1, min(rounds, int(left / round_cost)))
+    # A longer life sees what happens seldom, such as the end of an epoch: most of a
+    # large budget goes there.
+    pairs = max(least_pairs, min(2 * least_pairs, int(seconds / _SECONDS_PER_PAIR)))
+    left = seconds / (2 * pairs) - start_cost
+    rounds = max(1, int(left / round_cost))
     if cost(pairs, rounds) > _MOST_OVER * seconds:
         pairs = max(1, int(_MOST_OVER * seconds / cost(1, rounds)))
         left = seconds / (2 * pairs) - start_cost

@@ -214,13 +214,14 @@ class Comparison:
         seen: dict[str, None] = {}
         for trial in self.trials:
             seen.update(dict.fromkeys(trial.remarks()))
-        return told + list(seen)
+        said = any("rare slow steps" in remark for remark in told)
+        return told + [r for r in seen if not (said and r.startswith("Rare slow"))]
 
     def _repr_html_(self) -> str:
         headers = ("", self._unit(), "ratio", "95 % interval", "verdict")
-        return figures.html_sentence(
-            self.sentence(), " ".join(self.remarks())
-        ) + figures.html_table(headers, self.rows())
+        return figures.html_table(
+            headers, self.rows(), title=self.sentence(), note=" ".join(self.remarks())
+        )
 
 
 def compare(

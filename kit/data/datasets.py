@@ -70,7 +70,7 @@ class PhotoDataset:
         return self.transform(image), label
 
     def __repr__(self) -> str:
-        return f"{len(self)} photos of {len(self.classes)} classes in {self.folder}"
+        return f"{len(self):,} photos of {len(self.classes)} classes"
 
     def _repr_html_(self) -> str:
         """Show one photo of each of the first ten classes."""

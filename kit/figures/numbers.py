@@ -1,6 +1,7 @@
 """Numbers in words: three significant digits, and a unit."""
 
 import math
+import re
 from typing import Any
 
 
@@ -68,7 +69,7 @@ def format_value(value: object, width: int = 40) -> str:
     >>> format_value("a\\nb"), format_value(list(range(99)), width=12)
     ("'a\\\\nb'", '[0, 1, 2, 3…')
     """
-    text = " ".join(repr(value).split())
+    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(value).split()))
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

@@ -15,6 +15,8 @@ _BOX = (
     "font-size:14px;font-variant-numeric:tabular-nums"
 )
 _TABLE = "border-collapse:collapse;border:none;margin:6px 0 0 0;font-size:14px"
+_TITLE = "font-weight:600;font-size:15px"
+_NOTE = f"{_MUTED}margin-top:6px;font-size:13px"
 _HEAD, _ROW_HEAD = 'th scope="col"', 'th scope="row"'
 # A notebook's theme colours the rows of tables: each cell has a background of its own.
 _CELL = (
@@ -43,10 +45,10 @@ def html_card(
         shown = _cell(value, f"{whole}font-weight:600")
         body += f"<tr>{label}{shown}{_cell(remark, _MUTED)}</tr>"
     return _box(
-        _line(title, "font-weight:600;font-size:15px"),
+        _line(title, _TITLE),
         _line(note, "margin-top:4px"),
         f'<table style="{_TABLE}"><tbody>{body}</tbody></table>' * bool(rows),
-        _line(footer, f"{_MUTED}margin-top:6px;font-size:13px"),
+        _line(footer, _NOTE),
     )
 
 
@@ -55,10 +57,17 @@ def html_sentence(text: str, details: str = "") -> str:
     return html_card(text, [], footer=details)
 
 
-def html_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def html_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    title: str = "",
+    note: str = "",
+) -> str:
     """Write a table as a light HTML card; every text is escaped.
 
-    Columns of numbers are aligned to the right, except the first.
+    Columns of numbers are aligned to the right, except the first. `title` stands above
+    it, `note` below, in small.
 
     >>> html_table(["knob", "rate"], [["<2>", 770]]).count("&lt;2&gt;")
     1
@@ -70,8 +79,10 @@ def html_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         lines.append([_cell(v, side) for v, side in zip(row, sides, strict=True)])
     head, *body = (f"<tr>{''.join(cells)}</tr>" for cells in lines)
     return _box(
+        _line(title, _TITLE),
         f'<table style="{_TABLE}"><thead>{head}</thead>'
-        f"<tbody>{''.join(body)}</tbody></table>"
+        f"<tbody>{''.join(body)}</tbody></table>",
+        _line(note, _NOTE),
     )
 
 
