@@ -158,7 +158,8 @@ def alternate_rates(
         if smoke():
             done = pair == wanted.pairs
         elif patient:
-            done = end > _MOST_OVER * seconds or not _is_wide(ratio)
+            narrow = pair >= least_pairs and not _is_wide(ratio)
+            done = narrow or end > _MOST_OVER * seconds
         else:
             done = end > (seconds if pair >= least_pairs else _MOST_OVER * seconds)
         if done:
