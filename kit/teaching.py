@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kit import data, figures
-from kit.clock.run import smoke
+from kit.clock.log import smoke
 from kit.comparison import Comparison, Ratio
 from kit.trial import JOURNAL
 

@@ -383,7 +383,7 @@ def test_a_stored_verdict_counts_for_nothing(tutorials, capsys):
     path = record(tutorials, speed=0.5)
     content = json.loads(path.read_text("utf-8"))
     content["claims"][0]["verdict"] = "✓"
-    content["checksum"] = recording._checksum(content)
+    content["checksum"] = recording.compute_checksum(content)
     path.write_text(json.dumps(content), encoding="utf-8")
     status, out, _ = check(capsys, tutorials)
     assert status == 1

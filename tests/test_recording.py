@@ -310,7 +310,7 @@ def test_no_file_and_a_folder_are_refused(tmp_path):
 
 def seal(content):
     """Make the checksum right, as only a careful forger would."""
-    content["checksum"] = recording._checksum(content)
+    content["checksum"] = recording.compute_checksum(content)
 
 
 def edited(tmp_path, edit, *, sealed=False):

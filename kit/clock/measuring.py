@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
+from kit.clock.log import Log, smoke
 from kit.clock.origin import source_of
 from kit.clock.progress import Progress, Stopped
-from kit.clock.run import Log, Run, smoke, started
+from kit.clock.run import Run, started
 from kit.clock.snapshot import SharedObjects
 from kit.figures import format_value
 from kit.machine import ticks

@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kit.clock.experiment import Experiment
+from kit.clock.log import Log, smoke
 from kit.clock.measuring import Origin, longest_warm_up, make_trial
 from kit.clock.progress import Progress
-from kit.clock.run import BLOCK_SECONDS, Log, Run, smoke, started
+from kit.clock.run import BLOCK_SECONDS, Run, started
 from kit.clock.snapshot import SharedObjects
 from kit.comparison.ratio import Ratio, compare_trials
 from kit.machine import load, ticks

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kit import figures, stats
+from kit.clock.log import smoke
 from kit.clock.measuring import check_arguments
 from kit.clock.progress import Progress, Stopped
-from kit.clock.run import smoke
 from kit.comparison import alternation
 from kit.comparison.alternation import Variant
 from kit.comparison.choices import check_metric, check_quantity, make_variants
