@@ -504,7 +504,7 @@ def test_experiment_that_swallows_its_closing():
             with contextlib.suppress(BaseException):
                 yield 1
 
-    refused(lambda: kit.measure(train), "train(lr=0.1)", "close")
+    refused(lambda: kit.measure(train), "train(lr=0.1)", "closing")
 
 
 def test_error_of_a_step_is_not_hidden_by_one_of_closing_the_other():
