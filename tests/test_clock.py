@@ -696,7 +696,10 @@ def test_state_is_back_after_stop(clock, progresses):
 
 
 @pytest.mark.parametrize("where", ["set-up", "step", "a step that hangs"])
-def test_interrupt_closes_the_generator_and_comes_through(where):
+def test_interrupt_closes_the_generator_and_comes_through(where, request):
+    # A shell's background job is started with interrupts ignored.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, handler))
     closed = []
 
     def train():
