@@ -30,6 +30,13 @@ def conditions():
     print(f"\n{kit.this_machine()}\n")
 
 
+def is_running_worker(process):
+    try:
+        return "resource_tracker" not in " ".join(process.cmdline())
+    except psutil.Error:  # it has ended; a zombie waits for its parent to ask
+        return False
+
+
 def tick():
     """Do nothing, as fast as possible."""
     while True:
@@ -94,8 +101,7 @@ def test_interrupting_a_cell_takes_at_most_2_s():
             times.append(time.perf_counter() - start)
             assert reply["content"]["ename"] == "KeyboardInterrupt"
             left = set(process.children(recursive=True)) - before
-            left = [p for p in left if "resource_tracker" not in " ".join(p.cmdline())]
-            assert not left, left
+            assert not list(filter(is_running_worker, left))
         print("interrupts:", ", ".join(f"{t:.2f} s" for t in times))
         assert max(times) <= 2.0
     finally:
