@@ -725,3 +725,23 @@ def test_ratios_follow_from_the_raw_blocks(clock):
     train, *_ = diaried(clock)
     comparison = kit.compare(train, variant=["a", "b"], seconds=4.0)
     assert compare_trials(*comparison.trials) == comparison.ratio
+
+
+@pytest.mark.parametrize("who", [1, 2])
+def test_an_interrupt_does_not_wait_for_workers_that_are_suspended(tidy, who):
+    """The loader waits five seconds for each worker that cannot answer."""
+    lives = {1: 0, 2: 0}
+
+    def load(*, variant=1):
+        lives[variant] += 1
+        loader = DataLoader(range(100_000), batch_size=2, num_workers=1)
+        for step, batch in enumerate(loader):
+            if variant == who and lives[variant] == 2 and step == 20:
+                raise KeyboardInterrupt
+            yield len(batch)
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        kit.compare(load, variant=[1, 2])
+    assert lives[who] == 2
+    assert time.monotonic() - begun < 4.5

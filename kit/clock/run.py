@@ -353,15 +353,17 @@ class Run:
         """Let another variant run: the next step will be the first after a switch."""
         self._switched = True
 
-    def close(self, *, interrupted: bool = False) -> None:
+    def close(self, because: BaseException | None = None) -> None:
         """Close the generator, then end child processes that are still alive.
 
-        They have two seconds, less after an interrupt. Raises ExperimentError where the
-        generator raises on closing.
+        They have two seconds, less after an interrupt. `because` is the error that
+        ended the run, if one did. Raises ExperimentError where the generator raises on
+        closing.
         """
         if self._generator is None:
             return
         processes.resume(self._children)
+        interrupted = isinstance(because, KeyboardInterrupt)
         grace = _GRACE_AFTER_INTERRUPT if interrupted else _GRACE_SECONDS
         timer = threading.Timer(grace, self._end_children)
         timer.daemon = True
@@ -371,6 +373,9 @@ class Run:
         if self._state is not None:
             snapshot.restore(self._state)
         try:
+            # Only the one that raised: workers of the other are still suspended.
+            if because is not None and generator.gi_frame is None:
+                _let_go(because)
             generator.close()
         except (KeyboardInterrupt, ExperimentError):
             raise
@@ -391,6 +396,16 @@ class Run:
         left = processes.alive(self._children)
         self.log.ended_children += [f"{processes.name(p)} ({p})" for p in sorted(left)]
         processes.end(left)
+
+
+def _let_go(error: BaseException) -> None:
+    """Clear the frames of a traceback: they hold the loader, which holds its workers.
+
+    Left to the garbage collector, shutting them down takes seconds.
+    """
+    for link in (error, error.__cause__):
+        if link is not None:
+            traceback.clear_frames(link.__traceback__)
 
 
 def _detach(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -425,13 +440,8 @@ def started(
         run.progress.doing = "measuring"
         yield run
     except BaseException as error:
-        if processes.descendants():
-            # Frames of the traceback hold the loader, which holds its workers.
-            for link in (error, error.__cause__):
-                if link is not None:
-                    traceback.clear_frames(link.__traceback__)
         with contextlib.suppress(ExperimentError):
-            run.close(interrupted=isinstance(error, KeyboardInterrupt))
+            run.close(because=error)
         raise
     else:
         run.close()
