@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -284,7 +283,6 @@ def _conditions(before: load.Load, after: load.Load) -> dict[str, float]:
         "others_cores": max(0.0, after.everyone - before.everyone - process) / wall,
         "cores_per_thread": process / max(after.thread - before.thread, 1e-9),
         "waiting": (after.waited - before.waited) / wall,
-        "cores": float(os.cpu_count() or 1),
     }
 
 
