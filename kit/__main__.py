@@ -35,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("machine", help="say what this machine is, and why")
+    machine = commands.add_parser("machine", help="say what this machine is, and why")
+    machine.add_argument(
+        "--noise", action="store_true", help="measure what can be seen here, 5 s"
+    )
     record = commands.add_parser(
         "record", help="run chapters at full length; keep outputs and recordings"
     )
@@ -55,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     if options.command == "machine":
-        print(this_machine())
+        print(this_machine(), flush=True)
+        if options.noise:
+            print(f"\n{this_machine().noise()}")
         return 0
     try:
         if options.command == "record":
@@ -71,6 +76,11 @@ def record_notebooks(notebooks: Sequence[Path], *, dry_run: bool = False) -> int
     failures = 0
     for path in notebooks:
         print(f"recording {path} …", flush=True)
+        # What solutions measure belongs to no chapter: only outputs are kept.
+        keeps_trials = not dry_run and path.parent.name != "solutions"
+        if keeps_trials:  # now, while nothing else runs
+            noise = this_machine().noise()
+            print(f"  {noise.sentence()}", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             journal = Path(folder) / "journal.json"
             try:
@@ -84,8 +94,9 @@ def record_notebooks(notebooks: Sequence[Path], *, dry_run: bool = False) -> int
                 print(f"  {_claim(made, row)}")
             if dry_run:
                 continue
-            # What solutions measure belongs to no chapter: only outputs are kept.
-            if made.trials and path.parent.name != "solutions":
+            if made.trials and keeps_trials:
+                for trial in made.trials:
+                    trial.conditions["smallest_difference"] = noise.smallest_difference
                 print(f"  {_write_recording(path, made)}")
             _write_notebook(notebook, path)
     return 1 if failures else 0

@@ -74,7 +74,9 @@ def rate_interval(
     return Estimate(value, value * math.exp(-half), value * math.exp(half))
 
 
-def two_level_median(pairs: Sequence[Sequence[float]], seed: int = 0) -> Estimate:
+def two_level_median(
+    pairs: Sequence[Sequence[float]], seed: int = 0, confidence: float = 0.95
+) -> Estimate:
     """Estimate the median of values that come in groups, resampling both levels.
 
     `pairs` holds one list of values (log-ratios, say) per pair of set-ups. Whole
@@ -89,8 +91,8 @@ def two_level_median(pairs: Sequence[Sequence[float]], seed: int = 0) -> Estimat
 
     medians = np.nanmedian(_resample(pairs, [pairs], seed)[0], axis=1)
     value = float(np.median(np.concatenate([np.asarray(p) for p in pairs])))
-    low, high = np.quantile(medians, [0.025, 0.975])
-    wider = _small_sample_factor(pairs)
+    low, high = np.quantile(medians, [(1 - confidence) / 2, (1 + confidence) / 2])
+    wider = _small_sample_factor(pairs, confidence)
     return Estimate(
         value,
         value - wider * (value - float(low)),
@@ -98,19 +100,21 @@ def two_level_median(pairs: Sequence[Sequence[float]], seed: int = 0) -> Estimat
     )
 
 
-def _small_sample_factor(groups: Sequence[Sequence[float]]) -> float:
+def _small_sample_factor(groups: Sequence[Sequence[float]], confidence: float) -> float:
     """Return by how much an interval from few groups must be widened.
 
     Few groups vary too little when they are drawn again. Student's t corrects that in
     full where groups differ; where only their members do, nothing needs correcting.
     """
     import numpy as np
-    from scipy.special import stdtrit
+    from scipy.special import ndtri, stdtrit
 
     count = len(groups)
     if count < 2:
         return 1.0
-    full = math.sqrt(count / (count - 1)) * float(stdtrit(count - 1, 0.975)) / 1.96
+    upper = (1 + confidence) / 2
+    student = float(stdtrit(count - 1, upper) / ndtri(upper))
+    full = math.sqrt(count / (count - 1)) * student
     between = float(np.var([np.mean(group) for group in groups], ddof=1))
     several = [np.var(group, ddof=1) / len(group) for group in groups if len(group) > 1]
     within = float(np.mean(several)) if several else 0.0
@@ -122,6 +126,7 @@ def two_level_total_ratio(
     seconds: Sequence[Sequence[tuple[float, float]]],
     items: Sequence[Sequence[tuple[float, float]]],
     seed: int = 0,
+    confidence: float = 0.95,
 ) -> Estimate:
     """Estimate the ratio of two rates from totals, resampling both levels.
 
@@ -139,7 +144,7 @@ def two_level_total_ratio(
     draws = np.log(sums[3] / sums[1]) - np.log(sums[2] / sums[0])
     totals = [math.fsum(math.fsum(group) for group in c) for c in columns]
     value = math.log(totals[3] / totals[1]) - math.log(totals[2] / totals[0])
-    low, high = np.quantile(draws, [0.025, 0.975])
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Estimate(value, float(low), float(high))
 
 
@@ -209,3 +214,37 @@ def has_rare_slow_steps(items: Sequence[float], seconds: Sequence[float]) -> boo
         return False
     typical = float(np.median(np.asarray(seconds) / np.asarray(items, dtype=float)))
     return math.fsum(seconds) / math.fsum(items) > SAME * typical
+
+
+def quantile_interval(
+    values: Sequence[float], q: float, confidence: float = 0.95
+) -> Estimate:
+    """Estimate a quantile of independent values by two of the values themselves.
+
+    The value is the smallest that a share `q` of the sample does not exceed. How many
+    values lie below the true quantile is binomial, whatever their distribution, so
+    its bounds are order statistics; one is nan where the sample is too small for it
+    (Conover, "Practical Nonparametric Statistics", section 3.2; David & Nagaraja,
+    "Order Statistics", chapter 7). Raises ValueError unless 0 < q < 1.
+
+    >>> quantile_interval(range(1, 101), 0.5)
+    Estimate(value=50.0, low=40.0, high=61.0)
+    """
+    import numpy as np
+    from scipy.special import bdtr
+
+    if not 0 < q < 1:
+        raise ValueError(f"q={q!r} is no quantile: it lies between 0 and 1")
+    count, tail = len(values), (1 - confidence) / 2
+    if not count:
+        return Estimate(math.nan, math.nan, math.nan)
+    ordered = np.sort(np.asarray(values, dtype=float))
+    # The chance that at most 0, 1, 2 … of the values lie below the true quantile.
+    at_most = bdtr(np.arange(count), count, q)
+    below = int(np.count_nonzero(at_most <= tail))
+    above = int(np.count_nonzero(at_most < 1 - tail))
+    return Estimate(
+        float(np.quantile(ordered, q, method="inverted_cdf")),
+        float(ordered[below - 1]) if below else math.nan,
+        float(ordered[above]) if above < count else math.nan,
+    )

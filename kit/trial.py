@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from kit import figures, stats
 from kit.machine import Machine
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 #: Everything that was measured in this process, in order: trials, comparisons and
 #: claims. `python -m kit record` writes it down.
 JOURNAL: list[object] = []
+
+#: Quantiles of step time, in percent, and how many single steps they need.
+_QUANTILES = (50, 95, 99)
+_LEAST_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -19,11 +27,13 @@ class Trial:
     """Raw blocks of one experiment; statistics are derived from them.
 
     `block_seconds` is run time (wall time less the waiting for a core that others
-    caused), `block_wall_seconds` wall time. `block_setups` and `block_rounds` say which
-    start and which round of a comparison a block belongs to: blocks of two trials with
-    equal numbers were measured side by side; `start_setups` and `start_memory_bytes`
-    say the same of each entry of `setup_seconds`, the cold start first. `metrics`
-    holds one float per counted step. Bytes are bytes, times seconds.
+    caused), `block_wall_seconds` wall time, `block_device_seconds` the time between the
+    block's ends by an accelerator's own clock, None where unknown. `block_setups` and
+    `block_rounds` say which start and which round of a comparison a block belongs to:
+    blocks of two trials with equal numbers were measured side by side; `start_setups`
+    and `start_memory_bytes` say the same of each entry of `setup_seconds`, the cold
+    start first. `metrics` holds one float per counted step. Bytes are bytes, times
+    seconds.
     """
 
     experiment: str
@@ -31,6 +41,7 @@ class Trial:
     knobs: dict[str, object]
     block_seconds: list[float]
     block_wall_seconds: list[float]
+    block_device_seconds: list[float | None]
     block_items: list[float]
     block_steps: list[int]
     block_setups: list[int]
@@ -62,6 +73,36 @@ class Trial:
         if not self.block_seconds:
             return math.nan
         return math.fsum(self.block_seconds) / sum(self.block_steps)
+
+    @property
+    def device_step_seconds(self) -> float:
+        """Mean seconds per step by an accelerator's own clock; nan where unknown."""
+        known = [
+            (seconds, steps)
+            for seconds, steps in zip(
+                self.block_device_seconds, self.block_steps, strict=True
+            )
+            if seconds is not None
+        ]
+        if not known:
+            return math.nan
+        return math.fsum(s for s, _ in known) / sum(steps for _, steps in known)
+
+    @property
+    def step_quantiles(self) -> dict[int, stats.Estimate] | None:
+        """Seconds that 50, 95 and 99 % of the steps do not exceed, by percent.
+
+        None where blocks hold several steps, are whole runs, or are fewer than 20. The
+        95 % intervals are those of independent steps; a bound is nan where there are
+        too few steps to tell it.
+        """
+        single = not self.whole_runs and all(steps == 1 for steps in self.block_steps)
+        if not single or len(self.block_seconds) < _LEAST_STEPS:
+            return None
+        return {
+            percent: stats.quantile_interval(self.block_seconds, percent / 100)
+            for percent in _QUANTILES
+        }
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -97,6 +138,27 @@ class Trial:
                 f"{sum(self.block_steps):,} steps in {len(self.block_seconds)} {kind}",
             ),
         ]
+        device_time = self.device_step_seconds
+        if not math.isnan(device_time):
+            rows.append(
+                (
+                    "device time per step",
+                    figures.format_seconds(device_time),
+                    "by the device's own clock",
+                )
+            )
+        quantiles = self.step_quantiles
+        if quantiles is not None:
+            rows.append(
+                (
+                    " · ".join(f"p{percent}" for percent in quantiles),
+                    " · ".join(
+                        figures.format_seconds(estimate.value)
+                        for estimate in quantiles.values()
+                    ),
+                    "so many % of the steps take no longer",
+                )
+            )
         if self.whole_runs and self.block_seconds:
             mean = math.fsum(self.block_seconds) / len(self.block_seconds)
             rows.append(("time per run", figures.format_seconds(mean), "to its end"))
@@ -146,6 +208,62 @@ class Trial:
             )
         return told + list(self.notes)
 
+    def plot(self) -> Axes:
+        """Draw how long steps take; return the Axes.
+
+        The distribution of single steps with its quantiles, or else the mean step time
+        of each block.
+        """
+        quantiles = self.step_quantiles
+        if quantiles is not None:
+            figure = figures.draw_distribution(
+                self.block_seconds,
+                [(f"p{percent}", *quantiles[percent]) for percent in quantiles],
+                title=self._finding(quantiles),
+            )
+            return figure.axes[0]
+        figure = figures.draw_steps(
+            [
+                seconds / steps
+                for seconds, steps in zip(
+                    self.block_seconds, self.block_steps, strict=True
+                )
+            ],
+            title=self._finding_of_blocks(),
+            ylabel="milliseconds per step",
+            xlabel="run" if self.whole_runs else "block",
+        )
+        return figure.axes[0]
+
+    def _finding(self, quantiles: dict[int, stats.Estimate]) -> str:
+        """Say what the distribution of single steps shows."""
+        typical = quantiles[50].value
+        # With fewer steps p99 is the slowest one, whatever it is.
+        many = len(self.block_seconds) >= 100
+        rare, share = (99, "one in a hundred") if many else (95, "one in twenty")
+        slow = quantiles[rare].value
+        if slow <= stats.SAME * typical:
+            return f"Nearly all steps take {figures.format_seconds(typical)}"
+        return (
+            f"Half of the steps take under {figures.format_seconds(typical)}; "
+            f"{share} over {figures.format_seconds(slow)}"
+        )
+
+    def _finding_of_blocks(self) -> str:
+        """Say what the mean step times of blocks show, and why no more is known."""
+        count, steps = len(self.block_seconds), sum(self.block_steps)
+        if not count:
+            return "No block was measured"
+        mean = figures.format_seconds(self.step_seconds)
+        if self.whole_runs:
+            return f"A step takes {mean} on average, over whole runs"
+        if steps == count:
+            return f"A step takes {mean} on average: {count} are too few for quantiles"
+        return (
+            f"A step takes {mean} on average: blocks hold about {steps / count:.0f} "
+            "steps, single ones are not timed"
+        )
+
     def heading(self) -> str:
         """Return experiment and knobs on one line."""
         knobs = [
@@ -155,8 +273,11 @@ class Trial:
         return " · ".join([self.experiment, *knobs])
 
     def __repr__(self) -> str:
-        rows = [f"  {n:<18}{v:>12}  {r}" for n, v, r in self.rows()]
-        return "\n".join([self.heading(), *rows, *(f"  {r}" for r in self.remarks())])
+        rows = self.rows()
+        wide = max(18, *(len(name) + 2 for name, _, _ in rows))
+        room = max(12, *(len(value) for _, value, _ in rows))
+        lines = [f"  {n:<{wide}}{v:>{room}}  {r}" for n, v, r in rows]
+        return "\n".join([self.heading(), *lines, *(f"  {r}" for r in self.remarks())])
 
     def _repr_html_(self) -> str:
         when = self.started[:16].replace("T", " ")

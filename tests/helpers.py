@@ -53,6 +53,7 @@ class FakeDevice:
     def __init__(self, clock):
         self.clock, self.free_at = clock, 0.0
         self.allocated = self.highest = 0
+        self.marked = self.reached = 0
 
     def enqueue(self, seconds):
         self.free_at = max(self.free_at, self.clock.now) + seconds
@@ -64,6 +65,15 @@ class FakeDevice:
     def synchronize(self):
         self.clock.events.append("synchronize")
         self.clock.now = max(self.clock.now, self.free_at)
+        self.reached = self.marked
+
+    def mark(self):
+        self.marked += 1
+        return self.marked, max(self.free_at, self.clock.now)
+
+    def elapsed(self, start, end):
+        assert max(start, end)[0] <= self.reached, "a mark that was not waited for"
+        return end[1] - start[1]
 
     def reset_peak(self):
         self.highest = self.allocated

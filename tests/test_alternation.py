@@ -145,12 +145,71 @@ def test_each_challenger_has_baseline_pairs_of_its_own(clock):
     assert base == b | c
 
 
-def test_seconds_are_the_total(clock):
-    train, *_ = diaried(clock)
-    for choices in (["a", "b"], ["a", "b", "c"]):
+def jittering(clock, spread=0.3):
+    """An experiment whose lives are of different speeds, whichever the variant."""
+    speeds = itertools.cycle([1, 1 + spread, 1 - spread, 1 + spread / 3, 1.1])
+
+    def train(*, variant="a"):
+        factor = next(speeds)
+        while True:
+            yield 1
+            clock.work(0.005 * factor)
+
+    return train
+
+
+@pytest.mark.parametrize("choices", [["a", "b"], ["a", "b", "c"]])
+def test_seconds_are_the_total(clock, choices):
+    before = clock.now
+    kit.compare(jittering(clock), variant=choices, seconds=6.0)
+    assert 4.0 < clock.now - before <= 6.5
+
+
+def test_ends_early_once_the_interval_is_narrow_whatever_the_verdict(clock):
+    # Without noise every interval is narrow after the least number of pairs.
+    verdicts = []
+    for choices in (["a", "a"], ["a", "b"]):
+        train, *_ = diaried(clock)
         before = clock.now
-        kit.compare(train, variant=choices, seconds=6.0)
-        assert 4.0 < clock.now - before < 9.0
+        made = kit.compare(train, variant=choices, seconds=20.0)
+        verdicts.append(made.ratio.verdict)
+        assert clock.now - before < 0.9 * 20.0
+        assert len(set(made.baseline.block_setups)) == 10
+    assert verdicts == ["same", "slower"]
+
+
+def test_a_wide_interval_does_not_end_early_when_the_verdict_is_clear(clock):
+    speeds = itertools.cycle([1, 1.5, 0.8, 1.2, 0.7, 1.1, 1.4])
+
+    def train(*, variant=1):
+        factor = next(speeds) * (1 if variant == 1 else 10)
+        while True:
+            yield 1
+            clock.work(0.005 * factor)
+
+    before = clock.now
+    made = kit.compare(train, variant=[1, 2], seconds=20.0)
+    assert made.ratio.verdict == "slower"
+    assert clock.now - before > 0.8 * 20.0
+
+
+def test_the_rest_of_the_budget_goes_where_the_interval_is_widest(clock):
+    speeds = itertools.cycle([1, 1.4, 0.7, 1.2, 0.9, 1.3, 0.8])
+
+    def train(*, variant="a"):
+        factor = next(speeds) if variant == "noisy" else 1
+        while True:
+            yield 1
+            clock.work(0.005 * factor)
+
+    made = kit.compare(train, variant=["a", "calm", "noisy"], seconds=20.0)
+    pairs = {
+        trial.knobs["variant"]: len(set(trial.block_setups)) // 2
+        for trial in made.trials
+    }
+    assert pairs["calm"] == 5
+    assert pairs["noisy"] > 5
+    assert pairs["a"] == pairs["calm"] + pairs["noisy"]
 
 
 def test_says_how_long_honest_pairs_take_where_the_budget_is_too_small(

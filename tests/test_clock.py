@@ -1,20 +1,32 @@
 """The protocol in exact numbers: a fake clock ticks only where a step says so."""
 
 import dataclasses
+import inspect
 import math
 import random
 import re
 import signal
 import threading
 import time
+import types
 
 import numpy
 import pytest
 import torch
-from helpers import LazyTensor, change_everything, reader_state, stretches
+from helpers import (
+    FakeDevice,
+    LazyTensor,
+    change_everything,
+    reader_state,
+    stretches,
+)
 
 import kit
+from kit import figures
 from kit.clock import ExperimentError, Progress, progress
+from kit.clock.experiment import resolve
+from kit.clock.log import Log
+from kit.clock.run import Run, started
 from kit.machine import devices, ticks
 from kit.machine.ticks import Ticks
 from kit.trial import JOURNAL
@@ -97,6 +109,19 @@ def test_first_yield_ends_setup_and_its_items_do_not_count(clock):
     trial = kit.measure(train, seconds=0.5)
     assert trial.setup_seconds == exactly([0.4])
     assert trial.items_per_second == exactly(100)
+
+
+def test_steps_that_were_ready_do_not_make_a_huge_block(clock):
+    def load():
+        while True:
+            for number in range(8):
+                yield 1
+                clock.work(0.03 if number else 1e-6)
+
+    begun = clock.now
+    trial = kit.measure(load, seconds=2.0)
+    assert clock.now - begun < 3.0
+    assert max(trial.block_seconds) < 0.1
 
 
 def test_warm_up_is_not_counted(clock):
@@ -411,6 +436,263 @@ def test_bare_yield_does_not_exclude_work_that_steps_have_queued(clock, device):
     assert trial.block_seconds[0] == pytest.approx(0.05, abs=0.0015)
 
 
+# The queue: waited for as seldom as is right
+
+
+def plainly_queued(clock, device):
+    """Each step takes 0.1 ms of the host and queues 5 ms on the device; no metrics."""
+
+    def train():
+        while True:
+            clock.work(0.0001)
+            device.enqueue(0.005)
+            yield 1
+
+    return train
+
+
+def signs(events):
+    """Return readings of the clock and waits for the device, a letter for each."""
+    letters = {"begin": "(", "end": ")", "synchronize": "s", "read": "r"}
+    return "".join(letters.get(event, "") for event in events)
+
+
+def test_consecutive_blocks_wait_once_each(clock, device):
+    trial = kit.measure(plainly_queued(clock, device), seconds=0.5)
+    blocks = len(trial.block_seconds)
+    assert blocks > 10
+    assert signs(clock.events).endswith("s" + "(s)" * blocks)
+
+
+def test_after_reading_tensors_the_device_is_waited_for_off_the_clock(clock, device):
+    trial = kit.measure(queued(clock, device), seconds=0.5)
+    block = "s(s)" + "r" * trial.block_steps[0]
+    assert set(trial.block_steps) == {trial.block_steps[0]}
+    assert signs(clock.events).endswith(block * len(trial.block_seconds))
+
+
+class CarelessTensor(LazyTensor):
+    """Reading it leaves work behind on the device."""
+
+    def clone(self):
+        return CarelessTensor(self.device, self.value)
+
+    def __float__(self):
+        value = super().__float__()
+        self.device.enqueue(0.007)
+        return value
+
+
+def test_work_that_reading_a_metric_queues_is_in_no_block(clock, device):
+    def train():
+        while True:
+            clock.work(0.0001)
+            device.enqueue(0.005)
+            yield 1, {"loss": CarelessTensor(device, 0.5)}
+
+    trial = kit.measure(train, seconds=0.5)
+    assert trial.block_seconds == exactly(
+        [0.0001 + 0.005 * steps for steps in trial.block_steps]
+    )
+
+
+@pytest.mark.parametrize("length", [10**9, 60], ids=["endless", "starts again"])
+def test_no_variant_pays_for_the_queue_of_the_other(clock, device, length):
+    def train(*, variant=1):
+        left_behind = {"loss": CarelessTensor(device, 0.5)}
+        for _ in range(length):
+            clock.work(0.0001)
+            device.enqueue(0.005 * variant)
+            yield (1, left_behind) if variant == 3 else 1
+
+    comparison = kit.compare(train, variant=[1, 3], seconds=2.0)
+    for trial in comparison.trials:
+        each = 0.005 * trial.knobs["variant"]
+        ends = [
+            seconds - steps * each
+            for seconds, steps in zip(
+                trial.block_seconds, trial.block_steps, strict=True
+            )
+        ]
+        # Of the host's work only that before the first queued step is seen, once more
+        # where a generator has ended in a block.
+        assert set(numpy.round(ends, 7)) <= {0.0001, 0.0002}
+        assert trial.block_device_seconds == exactly(trial.block_wall_seconds)
+
+
+def test_what_a_closing_experiment_queues_is_not_in_the_next_set_up(clock, device):
+    def train():
+        try:
+            clock.work(0.3)
+            while True:
+                yield 1
+                clock.work(0.01)
+        finally:
+            device.enqueue(5.0)
+
+    trial = kit.measure(train, seconds=0.2, repeats=3)
+    assert trial.setup_seconds == exactly([0.3] * 3)
+
+
+# Device time
+
+
+def test_device_time_is_that_between_the_ends_of_a_block(clock, device):
+    trial = kit.measure(plainly_queued(clock, device), seconds=0.5)
+    assert trial.block_device_seconds == exactly(trial.block_wall_seconds)
+    assert trial.device_step_seconds == exactly(trial.step_seconds)
+    (row,) = [row for row in trial.rows() if row[0] == "device time per step"]
+    assert row[1] == "5.02 ms"
+    assert "device time per step" in trial._repr_html_()
+
+
+def test_device_time_is_not_corrected_for_others(clock, device):
+    def train():
+        while True:
+            clock.work(0.03, delay=0.01)
+            yield 1
+
+    trial = kit.measure(train, seconds=0.5)
+    assert trial.step_seconds == exactly(0.02)
+    assert trial.device_step_seconds == exactly(0.03)
+
+
+def test_the_device_that_takes_longest_counts(clock, device, monkeypatch):
+    other = FakeDevice(clock)
+    monkeypatch.setattr(devices, "EXTRA", [other, device])
+
+    def train():
+        while True:
+            other.enqueue(0.001)
+            device.enqueue(0.005)
+            yield 1
+
+    trial = kit.measure(train, seconds=0.5)
+    steps = trial.block_steps
+    assert trial.block_device_seconds == exactly([0.005 * n for n in steps])
+
+
+def test_time_that_is_left_out_leaves_no_device_time(clock, device):
+    def train():
+        yield 1
+        for number in range(6):
+            device.enqueue(0.1)
+            yield 1
+            if number == 3:
+                clock.work(1.0)
+                yield
+
+    trial = kit.measure(train, seconds=None)
+    assert trial.block_device_seconds == [None]
+    assert trial.excluded_seconds == exactly(1.0)
+    assert math.isnan(trial.device_step_seconds)
+    assert "device" not in repr(trial)
+
+
+def test_a_whole_run_has_a_device_time(clock, device):
+    trial = kit.measure(queued(clock, device, count=40), seconds=None)
+    assert trial.block_device_seconds == exactly([0.0001 + 40 * 0.005])
+
+
+def test_without_an_accelerator_there_is_no_device_time(clock):
+    trial = kit.measure(steps(clock), seconds=0.5)
+    assert trial.block_device_seconds == [None] * len(trial.block_seconds)
+    assert math.isnan(trial.device_step_seconds)
+    assert "device" not in repr(trial)
+
+
+@pytest.mark.parametrize("mark", [None, RuntimeError, NotImplementedError])
+def test_a_device_without_marks_is_measured_all_the_same(
+    clock, device, monkeypatch, mark
+):
+    def no_mark():
+        if mark is not None:
+            raise mark("no timing here")
+
+    monkeypatch.setattr(device, "mark", no_mark)
+    trial = kit.measure(plainly_queued(clock, device), seconds=0.5)
+    assert trial.step_seconds == pytest.approx(0.005, rel=0.02)
+    assert set(trial.block_device_seconds) == {None}
+
+
+class Event:
+    """What `torch.cuda.Event` is to the kit."""
+
+    def __init__(self, enable_timing=False):
+        self.enable_timing, self.stream = enable_timing, None
+
+    def record(self, stream=None):
+        self.stream = stream
+
+    def elapsed_time(self, end):
+        assert self.enable_timing and end.enable_timing
+        return 1500.0
+
+
+def test_marks_are_timed_events_on_the_devices_own_current_stream():
+    module = types.SimpleNamespace(
+        Event=Event, current_stream=lambda index: f"the stream of {index}"
+    )
+    accelerator = devices.TorchAccelerator(module, 3)
+    start, end = accelerator.mark(), accelerator.mark()
+    assert start is not end
+    assert start.stream == end.stream == "the stream of 3"
+    assert accelerator.elapsed(start, end) == 1.5
+
+
+@pytest.mark.parametrize("module", [torch.cuda, torch.xpu], ids=["cuda", "xpu"])
+def test_the_installed_pytorch_has_the_events_that_marks_need(module):
+    assert "enable_timing" in inspect.signature(module.Event.__new__).parameters
+    assert "stream" in inspect.signature(module.Event.record).parameters
+    assert callable(module.Event.elapsed_time)
+    assert len(inspect.signature(module.current_stream).parameters) == 1
+
+
+@pytest.mark.parametrize("allocated", [0, 1024])
+def test_a_mac_whose_gpu_holds_nothing_has_no_device_time(monkeypatch, allocated):
+    from torch.mps import event
+
+    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: allocated)
+    monkeypatch.setattr(event, "Event", Event)
+    mark = devices.MetalAccelerator().mark()
+    assert (mark is None) == (not allocated)
+    if mark is not None:
+        assert devices.MetalAccelerator().elapsed(mark, mark) == 1.5
+
+
+# Longer blocks, where a run is told so
+
+
+@pytest.mark.parametrize("step", [0.0007, 0.03, 0.5])
+def test_a_run_can_be_told_how_long_blocks_last(clock, step):
+    experiment = resolve("test", steps(clock, of=step))
+    with Progress("testing") as told:
+        run = Run(experiment, {}, Log(), told, block_seconds=0.2)
+        with started(run, warm_up_seconds=1.0):
+            for _ in range(3):
+                run.block()
+    seconds = [block.seconds for block in run.log.blocks]
+    assert min(seconds) >= 0.2 - 1e-9
+    assert max(seconds) < max(1.2 * 0.2 + step, 2 * step)
+    assert run.steps_per_block == (1 if step > 0.2 else math.ceil(0.24 / step))
+
+
+def test_a_block_is_as_long_as_told_where_steps_have_become_faster(clock):
+    def train():
+        for number in range(10**9):
+            yield 1
+            clock.work(0.01 if number < 100 else 0.004)
+
+    with Progress("testing") as told:
+        run = Run(resolve("test", train), {}, Log(), told, block_seconds=0.2)
+        with started(run, warm_up_seconds=1.0):
+            for _ in range(5):
+                run.block()
+    assert run.steps_per_block == 24
+    assert run.log.blocks[-1].steps >= 50
+    assert min(block.seconds for block in run.log.blocks) >= 0.2 - 1e-9
+
+
 # Wall and run
 
 
@@ -517,6 +799,140 @@ def test_interval_of_one_block_is_nan(clock):
     trial = kit.measure(finite(clock, length=5), seconds=None)
     assert all(math.isnan(bound) for bound in trial.interval)
     assert "nan" not in repr(trial)
+
+
+# Quantiles of single steps
+
+
+def cycle(clock, durations):
+    """An experiment whose steps take these times, over and over."""
+
+    def train():
+        while True:
+            for duration in durations:
+                yield 1
+                clock.work(duration)
+
+    return train
+
+
+def test_quantiles_are_those_of_single_steps(clock):
+    durations = [0.03] * 37 + [0.04, 0.04, 0.09]
+    trial = kit.measure(cycle(clock, durations), seconds=20.0)
+    found = trial.step_quantiles
+    assert list(found) == [50, 95, 99]
+    assert [found[p].value for p in found] == exactly([0.03, 0.04, 0.09])
+    for estimate in found.values():
+        assert estimate.low <= estimate.value <= estimate.high
+    assert found[99].low == exactly(0.09)
+    (row,) = [row for row in trial.rows() if row[0] == "p50 · p95 · p99"]
+    assert row[1] == "30.0 ms · 40.0 ms · 90.0 ms"
+    assert row[1] in repr(trial) and row[1] in trial._repr_html_()
+
+
+def test_quantiles_are_run_time(clock):
+    def train():
+        while True:
+            clock.work(0.05, delay=0.01)
+            yield 1
+
+    found = kit.measure(train, seconds=2.0).step_quantiles
+    assert {p: e.value for p, e in found.items()} == exactly(dict.fromkeys(found, 0.04))
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds", "known"),
+    [(0.03, 0.6, True), (0.03, 0.5, False), (0.005, 2.0, False), (0.03, None, False)],
+    ids=["20 steps", "17 steps", "several to a block", "a whole run"],
+)
+def test_quantiles_need_twenty_blocks_of_one_step(clock, step, seconds, known):
+    def train():
+        for _ in range(2 if seconds is None else 10**9):
+            yield 1
+            clock.work(step)
+
+    repeats = 25 if seconds is None else 1
+    trial = kit.measure(train, seconds=seconds, repeats=repeats)
+    assert (trial.step_quantiles is not None) == known
+    assert ("p99" in repr(trial)) == known
+    axes = trial.plot()
+    assert any("p99" in text.get_text() for text in axes.texts) == known
+
+
+def picture(axes):
+    """Return a chart's title, on one line, and its alt text; it must be drawable."""
+    assert figures.to_png(axes.figure)
+    return axes.get_title(loc="left").replace("\n", " "), axes.figure.alt
+
+
+def test_the_plot_of_single_steps_says_what_it_finds(clock):
+    durations = [0.03] * 48 + [0.04, 0.04, 0.09]
+    trial = kit.measure(cycle(clock, durations), seconds=20.0)
+    axes = trial.plot()
+    title, alt = picture(axes)
+    assert (
+        title == "Half of the steps take under 30.0 ms; one in a hundred over 90.0 ms"
+    )
+    assert title in alt
+    assert "p95: 40.0 ms (95 % interval" in alt
+    assert [text.get_text() for text in axes.texts] == [
+        "p50  30.0 ms",
+        "p95  40.0 ms",
+        "p99  90.0 ms",
+    ]
+    assert sum(bar.get_height() for bar in axes.patches) == sum(trial.block_steps)
+
+
+def test_with_fewer_than_a_hundred_steps_the_plot_says_one_in_twenty(clock):
+    durations = [0.03] * 8 + [0.09] * 2
+    trial = kit.measure(cycle(clock, durations), seconds=2.0)
+    assert 20 <= len(trial.block_seconds) < 100
+    title, _ = picture(trial.plot())
+    assert title == "Half of the steps take under 30.0 ms; one in twenty over 90.0 ms"
+
+
+def test_the_plot_of_steps_that_are_alike_says_so(clock):
+    trial = kit.measure(steps(clock, of=0.03), seconds=1.0)
+    title, _ = picture(trial.plot())
+    assert title == "Nearly all steps take 30.0 ms"
+
+
+@pytest.mark.parametrize(
+    ("step", "seconds", "title", "label"),
+    [
+        (0.005, 1.0, "5.00 ms on average: blocks hold about 5 steps", "block"),
+        (0.03, 0.2, "30.0 ms on average: 7 are too few for quantiles", "block"),
+        (0.03, None, "37.5 ms on average, over whole runs", "run"),
+    ],
+)
+def test_without_quantiles_the_plot_shows_blocks_and_says_so(
+    clock, step, seconds, title, label
+):
+    def train():
+        for _ in range(5 if seconds is None else 10**9):
+            yield 1
+            clock.work(step)
+
+    trial = kit.measure(train, seconds=seconds, repeats=3 if seconds is None else 1)
+    axes = trial.plot()
+    shown, alt = picture(axes)
+    assert title in shown and shown in alt
+    assert axes.get_xlabel() == label
+    means = [
+        1000 * s / n
+        for s, n in zip(trial.block_seconds, trial.block_steps, strict=True)
+    ]
+    assert axes.lines[0].get_ydata().tolist() == pytest.approx(means)
+
+
+def test_a_trial_without_blocks_has_a_plot_too(clock, progresses):
+    def train():
+        progresses[-1].stop()
+        yield 1
+
+    trial = kit.measure(train, seconds=1.0)
+    assert trial.step_quantiles is None
+    assert picture(trial.plot())[0] == "No block was measured"
 
 
 # Smoke

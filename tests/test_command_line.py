@@ -17,6 +17,8 @@ import kit
 from kit import recording
 from kit.__main__ import main
 from kit.comparison import Comparison
+from kit.machine import facts
+from kit.machine.noise import Noise
 from kit.recording import Recording
 from kit.teaching import Claim
 from kit.trial import JOURNAL
@@ -122,6 +124,14 @@ def test_machine_says_what_this_machine_is(capsys):
     assert kit.this_machine().name in out
     assert "cores" in out
     assert err == ""
+
+
+def test_machine_measures_its_noise_when_asked(capsys, monkeypatch):
+    monkeypatch.setenv("KIT_SMOKE", "1")
+    status, out, err = run(capsys, "machine", "--noise")
+    assert (status, err) == (0, "")
+    assert out.startswith(kit.this_machine().name)
+    assert re.search(r"\n\nHere and now a comparison of 4 s sees .* %", out)
 
 
 def test_the_module_is_a_command():
@@ -507,7 +517,22 @@ class Kernel:
 
 
 @pytest.fixture
-def chapter(tmp_path, monkeypatch):
+def noises(monkeypatch):
+    """The noises that were measured; they are made up."""
+    made = []
+
+    def measure_noise(seconds):
+        difference = 0.031 + 0.01 * len(made)
+        load = {"others_cores": 0.0, "stolen": 0.0, "throttled": 0.0}
+        made.append(Noise(difference, {"python": difference}, load, seconds))
+        return made[-1]
+
+    monkeypatch.setattr(facts, "measure_noise", measure_noise)
+    return made
+
+
+@pytest.fixture
+def chapter(tmp_path, monkeypatch, noises):
     """A chapter that makes two trials, a comparison and a claim."""
     monkeypatch.setattr(nbclient, "NotebookClient", Kernel)
     return write_chapter(
@@ -538,6 +563,50 @@ def test_record_keeps_outputs_and_every_trial(chapter, capsys):
     stored = nbformat.read(chapter, as_version=4)
     assert [cell.outputs[0].text for cell in stored.cells[1:]] == ["shown\n"] * 2
     assert len(stored.cells) == 3, "nothing of the machinery is stored"
+
+
+def test_recordings_carry_the_noise_of_the_machine(chapter, capsys, noises):
+    """Measured once before each notebook, told, and kept beside other conditions."""
+    second = write_chapter(
+        chapter.parent,
+        *(cell.source for cell in nbformat.read(chapter, as_version=4).cells[1:]),
+        name="01_second",
+    )
+    status, out, _ = run(capsys, "record", chapter, second)
+    assert status == 0
+    assert len(noises) == 2
+    assert out.index("difference of 3.1 %") < out.index("difference of 4.1 %")
+    seen = []
+    for name in recordings(chapter):
+        made = recording.read(chapter.parent / "recordings" / name)
+        seen.append({t.conditions["smallest_difference"] for t in made.trials})
+        assert made.comparisons[0].trials[0] is made.trials[0]
+        assert made.comparisons[0].ratio.value == pytest.approx(2)
+    assert seen == [{0.031}, {0.041}]
+
+
+def test_noise_is_measured_before_the_notebook_runs(chapter, capsys, noises):
+    """Whatever the notebook leaves running must not be in it."""
+    seen = []
+    noises_then = "import builtins; builtins.noises_then()"
+    watched = write_chapter(chapter.parent, noises_then, name="01_watched")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "builtins.noises_then", lambda: seen.append(len(noises)), raising=False
+        )
+        assert run(capsys, "record", watched)[0] == 0
+    assert seen == [1]
+
+
+@pytest.mark.parametrize(
+    ("folder", "options"), [("tutorials", ["--dry-run"]), ("solutions", [])]
+)
+def test_what_is_not_recorded_needs_no_noise(
+    chapter, capsys, noises, folder, options, tmp_path
+):
+    path = write_chapter(tmp_path / folder, "x = 1", name="01_other")
+    assert run(capsys, "record", *options, path)[0] == 0
+    assert noises == []
 
 
 def test_record_replaces_what_this_machine_recorded_before(chapter, capsys):
@@ -668,6 +737,7 @@ def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch):
     made = recording.read(folder / "recordings" / name)
     assert len(made.trials) == 3
     assert [trial.experiment for trial in made.trials] == ["count"] * 3
+    assert all(t.conditions["smallest_difference"] >= 0.02 for t in made.trials)
     assert [trial.knobs["n"] for trial in made.trials] == [1000, 4000, 1000]
     assert made.trials[0].source.startswith("def count(")
     assert made.comparisons[0].labels == ["n=1000", "n=4000"]

@@ -311,6 +311,95 @@ def test_no_steps_yet_is_a_card_too():
     assert figures.to_png(figures.draw_steps([], title="Nothing yet"))
 
 
+def test_what_is_counted_may_be_something_else():
+    figure = figures.draw_steps([0.05, 0.01, 0.01], title="t", xlabel="block")
+    assert axes_of(figure).get_xlabel() == "block"
+    assert "3 blocks" in figure.alt and "block 1 took 50.0 ms" in figure.alt
+    assert "step" not in figure.alt.replace("steps", "")
+
+
+# ---------------------------------------------------------------- distributions
+
+
+def draw_times(times, marks=(), **changes):
+    return figures.draw_distribution(times, marks, **{"title": "t"} | changes)
+
+
+def bars_of(figure):
+    """Return (from, to, height) of each bar."""
+    return [
+        (bar.get_x(), bar.get_x() + bar.get_width(), bar.get_height())
+        for bar in axes_of(figure).patches
+    ]
+
+
+@pytest.mark.parametrize("longest", [0.05, 3.0])
+def test_bars_count_every_time_once_where_it_lies(longest):
+    times = [0.02 + 0.0001 * i for i in range(99)] + [longest]
+    bars = bars_of(draw_times(times[::-1]))
+    assert sum(height for _, _, height in bars) == 100
+    for low, high, height in bars[1:-1]:
+        inside = sum(low <= 1000 * time < high for time in times)
+        assert height == pytest.approx(inside, abs=1)  # one on an edge
+    assert bars[0][0] == pytest.approx(20)
+    assert bars[-1][1] == pytest.approx(1000 * longest)
+    assert bars[-1][2] == 1
+
+
+def test_a_time_far_away_makes_the_axis_logarithmic_and_says_so():
+    figure = draw_times([0.02] * 30 + [3.0])
+    assert axes_of(figure).get_xscale() == "log"
+    assert "logarithmic" in axes_of(figure).get_xlabel()
+    assert axes_of(figure).get_xticks().size >= 3
+    even = draw_times([0.02] * 30 + [0.05])
+    assert axes_of(even).get_xscale() == "linear"
+    assert axes_of(even).get_xlabel() == "milliseconds per step"
+
+
+def test_marks_stand_at_their_times_with_intervals_and_labels():
+    marks = [("p50", 0.02, 0.019, 0.022), ("p95", 0.03, 0.025, NAN)]
+    figure = draw_times([0.02] * 30 + [0.03], marks)
+    assert texts_of(figure) == ["p50  20.0 ms", "p95  30.0 ms"]
+    ((_, low, high),) = intervals_of(figure, "x")
+    assert (low, high) == pytest.approx((19, 22))
+    dotted = [x.get_xdata() for x in axes_of(figure).lines if x.is_dashed()]
+    assert sorted(map(tuple, dotted)) == [(20, 20), (30, 30)]
+    assert "p50: 20.0 ms (95 % interval 19.0 ms to 22.0 ms)" in figure.alt
+    assert "31 steps, 20.0 ms to 30.0 ms" in figure.alt
+    assert figure.alt.endswith("p95: 30.0 ms.")
+
+
+@pytest.mark.parametrize("values", [(0.02,) * 3, (0.02, 0.0201, 0.9)])
+def test_labels_of_marks_do_not_overlap_and_stay_on_the_card(values):
+    marks = [(name, v, v, v) for name, v in zip("abc", values, strict=True)]
+    figure = draw_times([0.02] * 30 + [0.9], marks)
+    figures.to_png(figure)
+    boxes = [Text.get_window_extent(text) for text in axes_of(figure).texts]
+    for upper, lower in itertools.pairwise(boxes):
+        assert lower.y1 <= upper.y0 + 1
+    assert all(box.x1 <= figure.bbox.x1 for box in boxes)
+    assert boxes[0].y1 <= figure.bbox.y1
+
+
+def test_slow_steps_have_a_mark_each():
+    figure = draw_times([0.02] * 30 + [0.05, 0.07])
+    (slow,) = [x for x in axes_of(figure).lines if x.get_marker() == "D"]
+    assert slow.get_xdata().tolist() == pytest.approx([50, 70])
+
+
+def test_times_that_are_alike_look_alike():
+    figure = draw_times([0.02 + 1e-6 * i for i in range(30)])
+    heights = [height for _, _, height in bars_of(figure) if height]
+    assert len(heights) <= 2
+    low, high = axes_of(figure).get_xlim()
+    assert high - low >= 0.1 * 20
+
+
+def test_a_distribution_of_nothing_is_an_error():
+    with pytest.raises(ValueError, match="no times"):
+        draw_times([])
+
+
 # ---------------------------------------------------------------- showing
 
 

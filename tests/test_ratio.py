@@ -67,6 +67,7 @@ def make_trial(**changes):
         "outcome": "complete",
     } | changes
     fields.setdefault("block_wall_seconds", list(fields["block_seconds"]))
+    fields.setdefault("block_device_seconds", [None] * len(fields["block_seconds"]))
     return Trial(**fields)
 
 
@@ -429,6 +430,21 @@ CANNOT_TELL = {
         {},
         "other",
     ),
+    "time stolen by the host": (
+        lambda: (rate_trial(2.0, conditions={"stolen": 0.4}), rate_trial(1.0)),
+        {},
+        "host",
+    ),
+    "stopped by a quota, short blocks": (
+        lambda: (rate_trial(0.02), rate_trial(0.01, conditions={"throttled": 0.3})),
+        {},
+        "quota",
+    ),
+    "unsteady sentinel": (
+        lambda: (rate_trial(2.0), rate_trial(1.0, conditions={"unsteady": 0.7})),
+        {},
+        "own speed",
+    ),
     "zero memory": (
         lambda: (
             start_trial(memory=[2**20] * 6),
@@ -649,17 +665,40 @@ def test_text_begins_with_the_sentence():
 
 
 def test_table_has_a_row_per_trial():
-    made = make_comparison(labels=("n=0", "n=2", "n=4"))
+    made = make_comparison(labels=("n=0", "n=2"))
     table = made.table()
-    assert list(table.index) == ["n=0", "n=2", "n=4"]
+    assert list(table.index) == ["n=0", "n=2"]
     columns = {"items_per_second", "ratio", "low", "high", "verdict", "reason"}
     assert columns | {"num_workers"} <= set(table.columns)
-    assert table["ratio"].tolist() == pytest.approx([1, 2, 4])
-    assert table["low"].tolist()[1:] == pytest.approx([2, 4])
-    assert table["items_per_second"].tolist() == pytest.approx([5, 10, 20])
-    assert table["num_workers"].tolist() == [0, 2, 4]
-    assert table["verdict"].tolist()[1:] == ["faster", "faster"]
+    assert table["ratio"].tolist() == pytest.approx([1, 2])
+    assert table["low"].tolist()[1:] == pytest.approx([2])
+    assert table["items_per_second"].tolist() == pytest.approx([5, 10])
+    assert table["num_workers"].tolist() == [0, 2]
+    assert table["verdict"].tolist()[1:] == ["faster"]
     assert table["verdict"].iloc[0] not in ("faster", "slower", "same", "cannot tell")
+
+
+def test_table_of_several_is_sorted_by_ratio_best_first():
+    made = make_comparison(labels=("n=0", "n=2", "n=4"))
+    table = made.table()
+    assert list(table.index) == ["n=4", "n=2", "n=0"]
+    assert table["ratio"].tolist() == pytest.approx([4, 2, 1])
+    assert table["verdict"].tolist() == ["faster", "faster", "baseline"]
+    assert [row[0] for row in made.rows()] == ["n=4", "n=2", "n=0"]
+    less = [start_trial(memory=[m] * 4) for m in (4096, 8192, 2048)]
+    made = Comparison(less, ["n=0", "n=2", "n=4"], "peak_memory_bytes")
+    assert list(made.table().index) == ["n=4", "n=0", "n=2"]
+
+
+def test_intervals_of_several_hold_together_and_say_how():
+    trials = [rate_trial(noisy(seed, 0.05)) for seed in range(5)]
+    labels = [f"n={n}" for n in range(5)]
+    alone, together = Comparison(trials[:2], labels[:2]), Comparison(trials, labels)
+    assert together.ratios["n=1"].value == pytest.approx(alone.ratio.value)
+    assert together.ratios["n=1"].low < alone.ratio.low
+    assert together.ratios["n=1"].high > alone.ratio.high
+    assert any("hold together" in remark for remark in together.remarks())
+    assert not any("hold together" in remark for remark in alone.remarks())
 
 
 def test_table_names_the_compared_quantity():

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -21,7 +22,9 @@ from kit.recording import Recording, RecordingError
 from kit.teaching import claim
 from kit.trial import JOURNAL, Trial
 
-GOLDEN = Path(__file__).parent / "recordings" / "format_1.json"
+FOLDER = Path(__file__).parent / "recordings"
+OLD, GOLDEN = FOLDER / "format_1.json", FOLDER / "format_2.json"
+BOTH = pytest.mark.parametrize("golden", [OLD, GOLDEN], ids=["format 1", "format 2"])
 NAN = math.nan
 
 
@@ -43,6 +46,7 @@ def rich_trial(**changes):
             "knobs": {"n": 2, "rate": 0.1, "mode": "RGB", "on": True, "none": None},
             "excluded_seconds": 0.75,
             "peak_memory_bytes": 4096,
+            "block_device_seconds": [0.019, None, 0.021] * 20,
             "setup_seconds": [3.0, 0.5, 0.25],
             "start_setups": [-1, 0, 1],
             "start_memory_bytes": [4096, None, 8192],
@@ -195,14 +199,21 @@ def test_journal_keeps_of_and_within(tmp_path, journal):
     assert comparison.ratio.verdict == "more"
 
 
-# The golden recording: what format 1 was when it was first written
+# The golden recordings: what each format was when it was first written
 
 
-def test_golden_recording_loads_to_the_same_numbers():
-    made = recording.read(GOLDEN)
-    raw = json.loads(GOLDEN.read_text("utf-8"))
-    assert raw["format"] == 1
-    slow, fast, runs = made.trials
+def test_the_golden_recording_of_format_1_is_what_was_written_then():
+    content = OLD.read_bytes()
+    known = "eaa39f0493f14e634f3a01f7cde2eb00d9a503cafa0e0be8a4c6eeaedbbb795e"
+    assert hashlib.sha256(content).hexdigest() == known
+
+
+@BOTH
+def test_golden_recording_loads_to_the_same_numbers(golden):
+    made = recording.read(golden)
+    raw = json.loads(golden.read_text("utf-8"))
+    assert raw["format"] == {OLD: 1, GOLDEN: 2}[golden]
+    slow, fast, runs = made.trials[:3]
     for trial, row in zip(made.trials, raw["trials"], strict=True):
         assert trial.block_seconds == row["block_seconds"]
         assert trial.items_per_second == pytest.approx(
@@ -228,9 +239,27 @@ def test_golden_recording_loads_to_the_same_numbers():
     assert math.isnan(loss[1])
 
 
-def test_golden_recording_keeps_its_verdict():
+def test_format_1_knew_no_device_time():
+    for trial in kit.load(OLD):
+        assert trial.block_device_seconds == [None] * len(trial.block_seconds)
+        assert math.isnan(trial.device_step_seconds)
+        assert "device" not in repr(trial)
+
+
+def test_format_2_keeps_device_time_and_single_steps():
+    slow, _, runs, single = kit.load(GOLDEN)
+    assert slow.block_device_seconds == [None] * 20
+    assert runs.block_device_seconds == [1.4375, None]
+    assert runs.device_step_seconds == pytest.approx(1.4375 / 2)
+    assert single.device_step_seconds == pytest.approx(0.03154375)
+    assert single.step_quantiles[50][:3] == (0.025375, 0.025125, 0.025625)
+    assert single.step_quantiles[95].value == 0.08775
+
+
+@BOTH
+def test_golden_recording_keeps_its_verdict(golden):
     """Statistics may be refined; this recording will not say something else."""
-    made = recording.read(GOLDEN)
+    made = recording.read(golden)
     (comparison,) = made.comparisons
     ratio = comparison.ratios["size=64"]
     assert ratio.value == pytest.approx(1.996, rel=2e-3)
@@ -247,6 +276,18 @@ def test_golden_recording_is_what_would_be_written_today(tmp_path):
     assert again == json.loads(GOLDEN.read_text("utf-8"))
 
 
+def test_format_1_is_written_again_as_format_2_and_nothing_else_changes(tmp_path):
+    recording.write(recording.read(OLD), tmp_path / "again.json")
+    again = json.loads((tmp_path / "again.json").read_text("utf-8"))
+    for row in again["trials"]:
+        assert row.pop("block_device_seconds") == [None] * len(row["block_seconds"])
+    assert again.pop("format") == 2
+    old = json.loads(OLD.read_text("utf-8"))
+    rest = {key: old[key] for key in again if key != "checksum"}
+    assert {key: again[key] for key in rest} == rest
+    assert kit.load(tmp_path / "again.json")[0] == kit.load(OLD)[0]
+
+
 # Broken files
 
 
@@ -261,10 +302,11 @@ def refused(path, *words):
     return text
 
 
+@BOTH
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.5, 0.7, 0.9, 0.97, 0.999])
-def test_truncated_is_refused(tmp_path, share):
+def test_truncated_is_refused(tmp_path, share, golden):
     path = tmp_path / "cut.json"
-    content = GOLDEN.read_bytes()
+    content = golden.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     refused(path)
 
@@ -291,6 +333,7 @@ def test_truncated_at_any_byte_is_refused(tmp_path):
         b'"text"',
         b"{}",
         b'{"format": 1}',
+        b'{"format": 2}',
         b"\xff\xfe\x00",
         pickle.dumps({"format": 1}),
     ],
@@ -313,10 +356,10 @@ def seal(content):
     content["checksum"] = recording.compute_checksum(content)
 
 
-def edited(tmp_path, edit, *, sealed=False):
+def edited(tmp_path, edit, *, sealed=False, of=None):
     """A recording on disk, with its content changed by hand."""
     path = tmp_path / "edited.json"
-    content = json.loads(saved(tmp_path).read_text("utf-8"))
+    content = json.loads((of or saved(tmp_path)).read_text("utf-8"))
     edit(content)
     if sealed:
         seal(content)
@@ -337,7 +380,7 @@ def put(field, value, position=None):
     return edit
 
 
-@pytest.mark.parametrize("format", [0, 2, 99, "1", "one", None, [1]])
+@pytest.mark.parametrize("format", [0, 3, 99, "1", "2", "one", None, [1]])
 def test_unknown_format_is_refused_with_advice(tmp_path, format):
     text = refused(
         edited(tmp_path, lambda content: content.update(format=format)), "format"
@@ -361,10 +404,41 @@ def test_part_of_the_wrong_type_is_refused(tmp_path, key, value, sealed):
     refused(path) if not sealed else refused(path, key)
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize(
+    ("edit", "word"),
+    [
+        (lambda content: content["trials"][0].pop("block_seconds"), "block_seconds"),
+        (lambda content: content["trials"][0].pop("source"), "source"),
+        (lambda content: content["trials"].append(3), "trials[3]"),
+        (lambda content: content["trials"][1]["block_seconds"].pop(), "trials[1]"),
+        (lambda content: content["trials"][1].update(colour="red"), "colour"),
+        (lambda content: content.pop("claims"), "claims"),
+    ],
+)
+def test_format_1_is_looked_through_as_thoroughly(tmp_path, edit, word, sealed):
+    refused(edited(tmp_path, edit, sealed=sealed, of=OLD), word)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        put("block_seconds", 0.5, 0),
+        lambda content: content.update(format=2),
+        put("block_device_seconds", [0.01] * 20),
+    ],
+    ids=["a value", "the format", "a field that it did not have"],
+)
+def test_a_change_of_format_1_is_noticed(tmp_path, edit):
+    text = refused(edited(tmp_path, edit, of=OLD))
+    assert "checksum" in text or "block_device_seconds" in text
+
+
 FIELDS = [field.name for field in dataclasses.fields(Trial)]
 LISTS = [
     "block_seconds",
     "block_wall_seconds",
+    "block_device_seconds",
     "block_items",
     "block_steps",
     "block_setups",
@@ -410,7 +484,10 @@ def test_value_in_a_list_is_refused(tmp_path, field, value):
     refused(edited(tmp_path, put(field, value, 1)), field)
 
 
-@pytest.mark.parametrize("field", [f for f in LISTS if f != "start_memory_bytes"])
+MAY_BE_UNKNOWN = ["start_memory_bytes", "block_device_seconds"]
+
+
+@pytest.mark.parametrize("field", [f for f in LISTS if f not in MAY_BE_UNKNOWN])
 def test_null_in_a_list_is_refused(tmp_path, field):
     refused(edited(tmp_path, put(field, None, 1)), field)
 
@@ -461,6 +538,8 @@ def test_impossible_value_is_refused_by_name(tmp_path, field, value):
     "edit",
     [
         put("block_seconds", 0.021, 0),
+        put("block_device_seconds", 0.021, 0),
+        put("block_device_seconds", None, 0),
         put("block_items", 11, 0),
         put("excluded_seconds", 0.5),
         put("source", "def other(): pass"),
@@ -692,7 +771,7 @@ def test_nothing_is_pickled(tmp_path, monkeypatch):
     for name in ("dump", "dumps", "load", "loads"):
         monkeypatch.setattr(pickle, name, fail)
     path = saved(tmp_path, make_trial(knobs={"function": lambda: 1}))
-    assert json.loads(path.read_text("utf-8"))["format"] == 1
+    assert json.loads(path.read_text("utf-8"))["format"] == 2
     kit.load(path)
 
 

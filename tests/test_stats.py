@@ -411,3 +411,66 @@ def test_pooling_rounds_without_their_set_ups_would_raise_false_alarms():
         verdict = stats.judge_ratio(math.exp(found.low), math.exp(found.high))
         alarms += verdict in ("faster", "slower")
     assert alarms / 200 > 0.10
+
+
+# Quantiles
+
+
+def test_quantile_by_hand():
+    # Ranks 40 and 61 of a hundred, 6 and 15 of twenty: tables of the sign test.
+    assert stats.quantile_interval(range(1, 101), 0.5) == (50, 40, 61)
+    assert stats.quantile_interval(range(1, 21), 0.5) == (10, 6, 15)
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
+@pytest.mark.parametrize("q", [0.05, 0.5, 0.95, 0.99])
+@pytest.mark.parametrize("count", [1, 2, 20, 100, 999])
+def test_quantile_bounds_are_the_tightest_order_statistics(count, q, confidence):
+    """Each misses the true quantile at most half as often as both may."""
+    below = reference.binom(count, q)  # so many values lie below the true quantile
+    _, low, high = stats.quantile_interval(range(1, count + 1), q, confidence)
+    tail = (1 - confidence) / 2
+    assert below.cdf((0 if math.isnan(low) else low) - 1) <= tail
+    assert below.cdf(0 if math.isnan(low) else low) > tail
+    if math.isnan(high):
+        assert below.cdf(count - 1) < 1 - tail
+    else:
+        assert below.cdf(high - 1) >= 1 - tail > below.cdf(high - 2)
+
+
+@pytest.mark.parametrize(
+    ("q", "count"), [(0.5, 6), (0.95, 72), (0.99, 368)], ids=["p50", "p95", "p99"]
+)
+def test_a_bound_needs_enough_values(q, count):
+    enough = stats.quantile_interval(range(count), q)
+    assert enough.high == count - 1
+    assert math.isnan(stats.quantile_interval(range(count - 1), q).high)
+    assert math.isnan(stats.quantile_interval([3.0], 0.5).low)
+    assert math.isnan(stats.quantile_interval([], 0.5).value)
+
+
+def test_a_quantile_is_one_of_the_values_in_any_order():
+    values = [5.0, 1.0, 4.0, 2.0, 3.0, 100.0] * 100
+    random = np.random.default_rng(1)
+    for q in (0.5, 0.95, 0.99):
+        found = stats.quantile_interval(random.permutation(values), q)
+        assert found == stats.quantile_interval(values, q)
+        assert set(found) <= set(values)
+        share = sum(value <= found.value for value in values) / len(values)
+        assert share >= q > sum(v < found.value for v in values) / len(values)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.1, 95])
+def test_what_is_no_quantile_is_refused(q):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        stats.quantile_interval([1.0, 2.0], q)
+
+
+@pytest.mark.parametrize(("q", "count"), [(0.5, 20), (0.95, 200), (0.99, 500)])
+def test_quantile_interval_covers_the_truth_of_a_skewed_distribution(q, count):
+    random, cases = np.random.default_rng(2), 2000
+    truth, covered = reference.lognorm(0.5).ppf(q), 0
+    for _ in range(cases):
+        found = stats.quantile_interval(random.lognormal(0, 0.5, count), q)
+        covered += found.low <= truth <= found.high
+    assert wilson(covered, cases)[1] >= 0.95

@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass
 class Block:
-    """One timed stretch of steps; seconds are run time, `wall_seconds` wall time."""
+    """One timed stretch of steps; seconds are run time, `wall_seconds` wall time.
+
+    `device_seconds` is the time by an accelerator's own clock, None where unknown.
+    """
 
     seconds: float
     wall_seconds: float
@@ -18,6 +21,7 @@ class Block:
     excluded_seconds: float = 0.0
     #: (step within the block, metrics)
     metrics: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    device_seconds: float | None = None
     setup: int = 0
     round: int = 0
 

@@ -146,6 +146,7 @@ def make_trial(
         knobs=dict(knobs),
         block_seconds=[block.seconds for block in log.blocks],
         block_wall_seconds=[block.wall_seconds for block in log.blocks],
+        block_device_seconds=[block.device_seconds for block in log.blocks],
         block_items=[block.items for block in log.blocks],
         block_steps=[block.steps for block in log.blocks],
         block_setups=[block.setup for block in log.blocks],

@@ -10,7 +10,7 @@ from kit.clock.experiment import Experiment, ExperimentError, resolve
 from kit.clock.measuring import Origin
 from kit.clock.snapshot import SharedObjects
 from kit.comparison.alternation import Variant
-from kit.comparison.ratio import QUANTITIES, SPEED
+from kit.comparison.quantities import QUANTITIES, SPEED
 from kit.figures import format_value
 from kit.trial import Trial
 

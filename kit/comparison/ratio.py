@@ -6,18 +6,11 @@ import math
 from dataclasses import dataclass
 
 from kit import stats
+from kit.comparison.doubts import explain_width, find_doubt
+from kit.comparison.quantities import QUANTITIES, SPEED
 from kit.trial import Trial
 
-SPEED = "items_per_second"
-#: Quantities that `of=` knows besides metrics, each with the verdict's two words.
-QUANTITIES = {
-    SPEED: ("faster", "slower"),
-    "run_seconds": ("more", "less"),
-    "setup_seconds": ("more", "less"),
-    "peak_memory_bytes": ("more", "less"),
-}
 _LEAST_PAIRS = 5
-_BUSY_CORES = 0.1
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,12 @@ class Ratio:
 
 
 def compare_trials(
-    baseline: Trial, variant: Trial, of: str = SPEED, within: float | None = None
+    baseline: Trial,
+    variant: Trial,
+    of: str = SPEED,
+    within: float | None = None,
+    *,
+    confidence: float = 0.95,
 ) -> Ratio:
     """Compute the ratio of two trials that were measured side by side.
 
@@ -54,10 +52,10 @@ def compare_trials(
     the log scale. Metrics: Student's t over differences.
     """
     if of not in QUANTITIES:
-        return _difference(baseline, variant, of, within or 0.0)
+        return _difference(baseline, variant, of, within or 0.0, confidence)
     note = ""
     if of == SPEED and not baseline.whole_runs:
-        estimate, note = _speed(baseline, variant)
+        estimate, note = _speed(baseline, variant, confidence)
     else:
         pairs = _paired(baseline, variant, of)
         if not pairs:
@@ -67,12 +65,15 @@ def compare_trials(
                 f"{of} is zero in at least one run, so there is no ratio; compare "
                 "experiments that add some"
             )
-        estimate = stats.student_interval([math.log(b / a) for a, b in pairs])
+        logs = [math.log(b / a) for a, b in pairs]
+        estimate = stats.student_interval(logs, confidence)
     value, low, high = (math.exp(x) for x in estimate)
-    above, below = QUANTITIES[of]
+    above, below, *_ = QUANTITIES[of]
     verdict, reason = _verdict(low, high, above, below)
+    if verdict == "cannot tell" and (cause := explain_width((baseline, variant))):
+        reason += f" ({cause})"
     for trial in (baseline, variant):
-        if doubt := _doubt(trial, of):
+        if doubt := find_doubt(trial, of):
             verdict, reason = "cannot tell", doubt
     return Ratio(value, low, high, verdict, reason or note)
 
@@ -100,38 +101,13 @@ def _verdict(low: float, high: float, above: str, below: str) -> tuple[str, str]
     return verdict, f"the interval holds both a gain and a loss; {advice}"
 
 
-def _doubt(trial: Trial, of: str) -> str:
-    """Return why this trial cannot be trusted, or nothing."""
-    if trial.outcome == "disturbed":
-        return "other cells ran meanwhile; run it again alone"
-    if trial.outcome == "stopped":
-        return "it was stopped before the end; run it again"
-    if of != SPEED:
-        return ""
-    if trial.outcome == "not settled":
-        return (
-            f"{trial.heading()} never settled: its speed still changed when warm-up "
-            "ended; measure longer"
-        )
-    busy = trial.conditions.get("others_cores", 0.0)
-    threads = trial.conditions.get("cores_per_thread", 1.0)
-    if (
-        busy > _BUSY_CORES
-        and threads > 1.2
-        and trial.conditions.get("waiting", 0.0) > 0.05
-    ):
-        return (
-            f"other programs used {busy:.1f} cores while several threads were "
-            "measured; close them, or set torch.set_num_threads(1)"
-        )
-    return ""
-
-
 def _unknown(reason: str) -> Ratio:
     return Ratio(math.nan, math.nan, math.nan, "cannot tell", reason)
 
 
-def _speed(baseline: Trial, variant: Trial) -> tuple[stats.Estimate, str]:
+def _speed(
+    baseline: Trial, variant: Trial, confidence: float
+) -> tuple[stats.Estimate, str]:
     """Estimate the log-ratio of speeds from rounds; a note where tails decide it."""
     rounds_a, rounds_b = _rounds(baseline), _rounds(variant)
     setups = sorted({setup for setup, _ in rounds_a.keys() & rounds_b.keys()})
@@ -156,11 +132,12 @@ def _speed(baseline: Trial, variant: Trial) -> tuple[stats.Estimate, str]:
     if len(octets) < _LEAST_PAIRS:
         means = [math.fsum(values) / len(values) for values in logs.values()]
         few = f"from {len(means)} set-ups of each"
-        return stats.student_interval(means), few
-    typical = stats.two_level_median(octets)
+        return stats.student_interval(means, confidence), few
+    typical = stats.two_level_median(octets, confidence=confidence)
     total = stats.two_level_total_ratio(
         [seconds[i] + seconds[i + 1] for i in range(0, len(setups) - 1, 2)],
         [items[i] + items[i + 1] for i in range(0, len(setups) - 1, 2)],
+        confidence=confidence,
     )
     if abs(total.value - typical.value) > math.log(stats.SAME):
         note = (
@@ -208,7 +185,9 @@ def _by_start(trial: Trial, of: str) -> dict[int, float]:
     return {setup: value for setup, value in list(values)[1:] if value is not None}
 
 
-def _difference(baseline: Trial, variant: Trial, metric: str, within: float) -> Ratio:
+def _difference(
+    baseline: Trial, variant: Trial, metric: str, within: float, confidence: float
+) -> Ratio:
     a, b = (
         dict(zip(t.block_setups, t.last_values(metric), strict=True))
         for t in (baseline, variant)
@@ -216,7 +195,7 @@ def _difference(baseline: Trial, variant: Trial, metric: str, within: float) -> 
     differences = [b[key] - a[key] for key in sorted(a.keys() & b.keys())]
     if not differences:
         return _unknown("nothing was measured in both; run it again")
-    value, low, high = stats.student_interval(differences)
+    value, low, high = stats.student_interval(differences, confidence)
     if any(math.isnan(x) for x in (value, low, high)):
         reason = f"{metric} has no interval here: it needs two runs or more with values"
         return Ratio(value, low, high, "cannot tell", reason, unit=metric)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -141,14 +143,15 @@ def draw_steps(
     times_seconds: Numbers,
     *,
     title: str,
+    xlabel: str = "step",
     ylabel: str = "milliseconds per step",
     regions: Sequence[tuple[int, int, str]] = (),
 ) -> Figure:
     """Draw the times of consecutive steps in milliseconds, beside their median.
 
-    Steps count from 1. A region (first step, last step, text) is shaded. Steps over
-    twice the median have another mark; if one is over 30 medians the axis is
-    logarithmic.
+    Steps count from 1; `xlabel` is the word for what is counted. A region (first step,
+    last step, text) is shaded. Steps over twice the median have another mark; if one is
+    over 30 medians the axis is logarithmic.
 
     >>> figure = draw_steps([0.2, 0.01, 0.01], title="The first step is slow")
     >>> figure.axes[0].lines[0].get_ydata().tolist()
@@ -171,18 +174,90 @@ def draw_steps(
     if most > 30 * median > 0:
         axes.set(yscale="log", ylim=(known[0] / 1.6, most * 2.5))
         ylabel += " (logarithmic)"
-    said = [f"{len(ms)} steps, {text}".replace("\n", " ")]
+    said = [f"{len(ms)} {xlabel}s, {text}".replace("\n", " ")]
     for start, stop, words in regions:
         axes.axvspan(start - 0.5, stop + 0.5, color=COLOURS["zone"], lw=0, zorder=0)
         late = start + stop > len(ms)
         x, side, shift = (stop, "right", -8) if late else (start, "left", 5)
         look = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "top"}
         cards.write(axes, words, (x, 1), (shift, -5), role="muted", **look)
-        said.append(f"steps {start} to {stop}: {words}")
+        said.append(f"{xlabel}s {start} to {stop}: {words}")
     axes.axhline(median, **_DOTTED)
     cards.set_ticks(axes, [1, *(x for x in axes.get_xticks() if x > 1 and x % 1 == 0)])
     cards.label_ends(axes, [text], [(None, median, COLOURS["ink"])])
-    cards.label_axes(axes, "step", ylabel, grid="y")
+    cards.label_axes(axes, xlabel, ylabel, grid="y")
     for step in sorted(slow, key=slow.__getitem__, reverse=True)[:5]:
-        said.append(f"step {step} took {format_seconds(slow[step] / 1000)}")
-    return describe(figure, "Times of steps", title, "; ".join(said))
+        said.append(f"{xlabel} {step} took {format_seconds(slow[step] / 1000)}")
+    return describe(figure, f"Times of {xlabel}s", title, "; ".join(said))
+
+
+@alone()
+def draw_distribution(
+    times_seconds: Sequence[float], marks: Sequence[cards.Row], *, title: str
+) -> Figure:
+    """Draw how many steps take how long, in milliseconds, with some times marked.
+
+    `marks` are (name, value, low, high), a quantile with its 95 % interval in seconds,
+    say; an end that is None or nan is not drawn. Steps over twice the median have a
+    mark each, because a bar of one is hard to see; if one is over five medians the axis
+    is logarithmic. Raises ValueError where there are no times.
+
+    >>> times = [0.02] * 9 + [0.05]
+    >>> figure = draw_distribution(times, [("p50", 0.02, None, None)], title="Even")
+    >>> int(sum(bar.get_height() for bar in figure.axes[0].patches))
+    10
+    """
+    ms = sorted(1000 * seconds for seconds in times_seconds)
+    if not ms:
+        raise ValueError("there are no times to draw")
+    median = ms[len(ms) // 2]
+    names = [f"{name}  {format_seconds(value)}" for name, value, *_ in marks]
+    right = EDGE + cards.measure_widest(names) + 0.2
+    figure, axes = cards.make_card(title, 2.9, 1.05, right)
+    is_log = ms[-1] > 5 * median > 0
+    edges, counts = _count(ms, is_log)
+    widths = [b - a for a, b in itertools.pairwise(edges)]
+    look = {"facecolor": COLOURS["measured"], "edgecolor": COLOURS["card"], "lw": 0.6}
+    axes.bar(edges[:-1], counts, widths, align="edge", zorder=2, **look)
+    slow = [t for t in ms if t > 2 * median]
+    look = {"color": COLOURS["slow"], "marker": "D", "ls": "", "ms": 5, "zorder": 4}
+    axes.plot(slow, [0] * len(slow), clip_on=False, **look)
+    most, ends = max(counts), []
+    axes.set_ylim(0, most * (1.1 + 0.18 * len(marks)))
+    for place, (_, value, low, high) in enumerate(reversed(marks)):
+        height, x = most * (1.1 + 0.18 * place), 1000 * value
+        axes.plot([x, x], [0, height], **_DOTTED | {"zorder": 3})
+        low, high = (1000 * end if is_known(end) else None for end in (low, high))
+        cards.draw_interval(axes, "x", height, low, high, COLOURS["ink"])
+        ends.append((x if None in (low, high) else high, height, COLOURS["ink"]))
+    xlabel = "milliseconds per step"
+    if is_log:
+        axes.set(xscale="log", xlim=(edges[0] / 1.15, edges[-1] * 1.15))
+        powers = range(-6, 9)
+        cards.set_ticks(axes, [m * 10.0**power for m in (1, 2, 5) for power in powers])
+        xlabel += " (logarithmic)"
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= most])
+    cards.label_ends(axes, names, ends[::-1])
+    cards.label_axes(axes, xlabel, "steps", grid="y")
+    said = f"{len(ms)} steps, {format_seconds(ms[0] / 1000)} to "
+    said += format_seconds(ms[-1] / 1000)
+    words = [said, cards.write_rows(marks, format_seconds)]
+    return describe(figure, "Distribution of step times", title, "; ".join(words))
+
+
+def _count(ms: Sequence[float], is_log: bool) -> tuple[list[float], list[int]]:
+    """Count sorted times in equal bins, of their logarithms if `is_log`.
+
+    They span 10 % of the median or more, so that times which are alike look alike.
+    """
+    median = ms[len(ms) // 2]
+    low, high = min(ms[0], 0.95 * median), max(ms[-1], 1.05 * median)
+    bins = max(10, min(60, round(2 * math.sqrt(len(ms)))))
+    steps = [i / bins for i in range(bins + 1)]
+    if is_log:
+        edges = [low * (high / low) ** step for step in steps]
+    else:
+        edges = [low + (high - low) * step for step in steps]
+    ends = [*(bisect.bisect_left(ms, edge) for edge in edges[1:-1]), len(ms)]
+    return edges, [b - a for a, b in itertools.pairwise([0, *ends])]

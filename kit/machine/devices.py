@@ -1,11 +1,12 @@
-"""Accelerators that this process has initialised: wait for them, ask their memory."""
+"""Accelerators that this process has initialised: their queue, clock and memory."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Accelerator(Protocol):
@@ -13,6 +14,15 @@ class Accelerator(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the queue is empty."""
+
+    def mark(self) -> object:
+        """Queue a mark that notes the device's time when it is reached, None if none.
+
+        Nothing waits for it.
+        """
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Return the seconds between two marks, both of them reached."""
 
     def reset_peak(self) -> int:
         """Start watching for a new peak; return the bytes allocated now."""
@@ -30,6 +40,16 @@ class TorchAccelerator:
     def synchronize(self) -> None:
         """Wait until the queue is empty."""
         self.module.synchronize(self.index)
+
+    def mark(self) -> object:
+        """Record an event on the device's current stream."""
+        event = self.module.Event(enable_timing=True)
+        event.record(self.module.current_stream(self.index))
+        return event
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Return the seconds between two events that have been waited for."""
+        return float(start.elapsed_time(end)) / 1000
 
     def reset_peak(self) -> int:
         """Start watching for a new peak; return the bytes allocated now."""
@@ -49,6 +69,25 @@ class MetalAccelerator:
         import torch
 
         torch.mps.synchronize()
+
+    def mark(self) -> object:
+        """Record an event; None where the GPU holds nothing, so is not in use.
+
+        The system takes up an event together with the work that follows it, so a mark
+        at a begin is reached when the first of that work is.
+        """
+        import torch
+        from torch.mps.event import Event
+
+        if not torch.mps.current_allocated_memory():
+            return None
+        event = Event(enable_timing=True)
+        event.record()
+        return event
+
+    def elapsed(self, start: Any, end: Any) -> float:
+        """Return the seconds between two events; asked twice of one, it would hang."""
+        return float(start.elapsed_time(end)) / 1000
 
     def reset_peak(self) -> int:
         """Return the bytes allocated now."""
@@ -89,3 +128,46 @@ def synchronize() -> None:
     """Wait for every accelerator that this process has initialised."""
     for accelerator in initialised():
         accelerator.synchronize()
+
+
+class Stopwatch:
+    """Time by the devices' own clocks, from `begin` to `end`.
+
+    Where several devices were at work, the longest time counts. It covers what was
+    queued on each device's current stream and its waiting for more, but not what the
+    process does before the first mark or after the last.
+    """
+
+    def __init__(self) -> None:
+        self._devices = list(initialised())
+        self._starts: list[object] = []
+        self._ends: list[object] = []
+
+    def begin(self) -> None:
+        """Mark the begin on every device that was initialised when this was made."""
+        self._starts = [_mark(device) for device in self._devices]
+
+    def end(self) -> None:
+        """Mark the end; `synchronize` must follow before `seconds` is asked, once."""
+        self._ends = [_mark(device) for device in self._devices]
+
+    def seconds(self) -> float | None:
+        """Return the longest time between two marks; None where no device tells."""
+        found = []
+        for device, start, end in zip(
+            self._devices, self._starts, self._ends, strict=True
+        ):
+            if start is not None and end is not None:
+                with contextlib.suppress(RuntimeError):
+                    found.append(device.elapsed(start, end))
+        return max(found, default=None)
+
+
+def _mark(device: Accelerator) -> object:
+    """Return a mark; None where this version of PyTorch, or a stream, has none.
+
+    A fault of the device itself comes up again when it is waited for.
+    """
+    with contextlib.suppress(RuntimeError, AttributeError):
+        return device.mark()
+    return None

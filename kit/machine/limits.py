@@ -67,6 +67,23 @@ def _allowed_cores() -> Found:
     return os.cpu_count(), "by os.cpu_count(): this system has no affinity mask"
 
 
+def read_throttled(root: Path) -> float:
+    """Return the seconds that the group with the tightest quota was stopped so far.
+
+    Summed over the processors that it was stopped on; 0.0 where nothing tells.
+    """
+    limit = _quota(root)
+    if limit is None:
+        return 0.0
+    words = read_text(root, f"{limit[1]}/cpu.stat").split()
+    told = dict(zip(words[::2], words[1::2], strict=False))
+    # Version 2 counts microseconds, version 1 nanoseconds.
+    for name, per_second in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
+        if told.get(name, "").isdecimal():
+            return int(told[name]) / per_second
+    return 0.0
+
+
 def _quota(root: Path) -> tuple[float, str] | None:
     quotas = []
     for group in _groups(root, "cpu"):

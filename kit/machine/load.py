@@ -5,9 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from kit.machine import processes
+from kit.machine import limits, processes
+from kit.machine.limits import read_text
+from kit.machine.sentinel import compute_unsteadiness
+
+_ROOT = Path("/")
+_LEAST_READINGS = 5
+#: Where busy, idle and stolen times stand in the first line of /proc/stat.
+_BUSY, _STOLEN = (0, 1, 2, 5, 6), 7
 
 
 class Load(NamedTuple):
@@ -15,7 +24,9 @@ class Load(NamedTuple):
 
     `everyone` is the whole machine's, `process` this process's and its children's,
     `thread` the calling thread's, `waited` what all threads of this process have
-    waited for a core.
+    waited for a core. `stolen` is what the host gave to other guests while a
+    processor of this one had work, `throttled` how long this process's control group
+    was stopped by its quota, summed over processors.
     """
 
     wall: float
@@ -23,36 +34,73 @@ class Load(NamedTuple):
     process: float
     thread: float
     waited: float
+    stolen: float = 0.0
+    throttled: float = 0.0
 
 
-def read() -> Load:
-    """Read the load counters; those that the system does not tell are 0."""
+def read(root: Path = _ROOT) -> Load:
+    """Read the load counters; those that the system does not tell are 0.
+
+    Files are read below `root`, so that a test can pretend.
+    """
+    everyone, stolen = _everyone_and_stolen(root)
     return Load(
         time.perf_counter(),
-        _everyone(),
+        everyone,
         time.process_time() + processes.children_seconds(),
         time.thread_time(),
-        _waited(),
+        _waited(root),
+        stolen,
+        limits.read_throttled(root),
     )
 
 
-def _everyone() -> float:
-    """Return busy processor seconds of the whole machine (Linux)."""
-    with contextlib.suppress(OSError), open("/proc/stat") as file:
-        user, nice, system, _idle, _io, irq, soft, *_ = map(
-            int, file.readline().split()[1:]
-        )
-        return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
-    return 0.0
+def describe(
+    before: Load, after: Load, sentinel: Sequence[float] = ()
+) -> dict[str, float]:
+    """Return how busy others kept the machine between two readings, and what we used.
+
+    `others_cores` is how many cores other programs used on average,
+    `cores_per_thread` how many we used per core of the driving thread, `waiting` how
+    many of our threads waited for a core, `stolen` how many cores the host gave away,
+    `throttled` the share of the time that a quota stopped us, at most 1. With five
+    times of the sentinel or more there is `unsteady`: by how much the machine's own
+    speed changed.
+
+    >>> start, end = Load(0, 0, 0, 0, 0), Load(2.0, 3.0, 2.0, 2.0, 0.5)
+    >>> describe(start, end)["others_cores"]
+    0.5
+    """
+    change = Load(*(b - a for a, b in zip(before, after, strict=True)))
+    wall = max(change.wall, 1e-9)
+    described = {
+        "others_cores": max(0.0, change.everyone - change.process) / wall,
+        "cores_per_thread": change.process / max(change.thread, 1e-9),
+        "waiting": change.waited / wall,
+        # The kernel's counters of stolen time are known to go backwards now and then.
+        "stolen": max(0.0, change.stolen) / wall,
+        "throttled": min(1.0, max(0.0, change.throttled) / wall),
+    }
+    if len(sentinel) >= _LEAST_READINGS:
+        described["unsteady"] = compute_unsteadiness(sentinel)
+    return described
 
 
-def _waited() -> float:
+def _everyone_and_stolen(root: Path) -> tuple[float, float]:
+    """Return busy and stolen processor seconds of the whole machine (Linux)."""
+    first, *words = read_text(root, "proc/stat").partition("\n")[0].split() or [""]
+    if first != "cpu" or not all(word.isdecimal() for word in words):
+        return 0.0, 0.0
+    numbers = [int(word) for word in words] + [0] * (_STOLEN + 1)
+    per_second = os.sysconf("SC_CLK_TCK")
+    return sum(numbers[i] for i in _BUSY) / per_second, numbers[_STOLEN] / per_second
+
+
+def _waited(root: Path) -> float:
     total = 0
+    tasks = root / "proc/self/task"
     with contextlib.suppress(OSError):
-        for task in os.listdir("/proc/self/task"):
-            with (
-                contextlib.suppress(OSError),
-                open(f"/proc/self/task/{task}/schedstat") as file,
-            ):
-                total += int(file.read().split()[1])
+        for task in os.listdir(tasks):
+            with contextlib.suppress(ValueError, IndexError):
+                total += int(read_text(tasks, f"{task}/schedstat").split()[1])
     return total * 1e-9

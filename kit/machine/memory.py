@@ -44,9 +44,14 @@ class MemoryWatch:
 
     def _look(self) -> None:
         pause = _SECONDS_BETWEEN_LOOKS
+        # One process is read after the other. Pages that children begin to share
+        # meanwhile would be counted twice; they are not in the next look.
+        before = self._start
         while not self._done.wait(pause):
             begun = time.perf_counter()
-            self._peak = max(self._peak, proportional_bytes())
+            now = proportional_bytes()
+            self._peak = max(self._peak, min(before, now))
+            before = now
             cost = time.perf_counter() - begun
             pause = max(_SECONDS_BETWEEN_LOOKS, cost / _MOST_OF_A_CORE)
 
@@ -58,7 +63,8 @@ class MemoryWatch:
     ) -> None:
         self._done.set()
         self._thread.join()
-        self._peak = max(self._peak, proportional_bytes())
+        at_the_end = min(proportional_bytes(), proportional_bytes())
+        self._peak = max(self._peak, at_the_end)
         own = _high_water() - self._own_start
         host = max(self._peak - self._start, own, 0)
         device = sum(
@@ -84,7 +90,7 @@ def proportional_bytes() -> int:
                 total += psutil.Process(pid).memory_info().rss
         return total
     total = 0
-    for pid in [os.getpid(), *processes.descendants()]:
+    for pid in [*processes.descendants(), os.getpid()]:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
             total += _kilobytes(file.read(), "Pss:")
     return total

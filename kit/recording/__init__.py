@@ -1,6 +1,7 @@
 """Trials on disk: JSON with a format number, never pickle, written atomically.
 
-`files` reads and writes one recording, `chapters` finds those of a chapter.
+`files` reads and writes one recording, which `checks` looks through; `chapters` finds
+those of a chapter.
 """
 
 from kit.recording.chapters import (

@@ -10,22 +10,23 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit.comparison import Comparison
 from kit.figures import format_value
 from kit.machine import Machine
+from kit.recording.checks import (
+    RecordingError,
+    check_parts,
+    check_trial,
+    make_error,
+)
 from kit.trial import Trial
 
-FORMAT = 1
-_OUTCOMES = ("complete", "stopped", "not settled", "disturbed")
-_TOP = ("format", "machines", "trials", "comparisons", "claims", "checksum")
-
-
-class RecordingError(Exception):
-    """A recording cannot be read or written; names the file and the field."""
+#: What is written. Format 1, which had no `block_device_seconds`, is read too.
+FORMAT = 2
 
 
 class Recording(NamedTuple):
@@ -170,21 +171,13 @@ def read(path: str | os.PathLike[str]) -> Recording:
             f"{path}: is not whole JSON ({error}).\n"
             "It may have been cut off; record it again."
         ) from error
-    fail = functools.partial(_fail, path)
-    if not isinstance(content, dict) or "format" not in content:
-        raise fail("format", "is missing; this is not a recording")
-    if content["format"] != FORMAT:
-        raise fail(
-            "format",
-            f"is {content['format']!r}; this version of the kit reads {FORMAT}. "
-            "Update the kit, or record again",
-        )
-    for key in _TOP:
-        if key not in content:
-            raise fail(key, "is missing")
-    for index, row in enumerate(_list(content, "trials", fail)):
-        _check_trial(row, len(_list(content, "machines", fail)), index, fail)
-    if content["checksum"] != compute_checksum(content):
+    fail = functools.partial(make_error, path)
+    check_parts(content, (1, FORMAT), fail)
+    is_as_written = content["checksum"] == compute_checksum(content)
+    content = _upgrade(content)
+    for index, row in enumerate(content["trials"]):
+        check_trial(row, len(content["machines"]), index, fail)
+    if not is_as_written:
         raise fail("checksum", "does not match: the file was changed after recording")
     machines = []
     for index, row in enumerate(content["machines"]):
@@ -194,7 +187,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
             raise fail(f"machines[{index}]", str(error)) from error
     trials = [_trial(row, machines) for row in content["trials"]]
     comparisons = []
-    for index, row in enumerate(_list(content, "comparisons", fail)):
+    for index, row in enumerate(content["comparisons"]):
         try:
             members = [trials[i] for i in row["trials"]]
             comparisons.append(
@@ -202,22 +195,20 @@ def read(path: str | os.PathLike[str]) -> Recording:
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise fail(f"comparisons[{index}]", f"is not whole: {error!r}") from error
-    return Recording(trials, comparisons, _list(content, "claims", fail))
+    return Recording(trials, comparisons, content["claims"])
 
 
-Fail = Callable[[str, str], RecordingError]
-
-
-def _fail(path: Path, field: str, what: str) -> RecordingError:
-    return RecordingError(
-        f"{path}: {field} {what}.\nRecord it again, or take the file as it was."
-    )
-
-
-def _list(content: Mapping[str, Any], key: str, fail: Fail) -> list[Any]:
-    if not isinstance(content[key], list):
-        raise fail(key, f"is {type(content[key]).__name__}, not a list")
-    return content[key]
+def _upgrade(content: dict[str, Any]) -> dict[str, Any]:
+    """Return content of format 1 as content of format 2: no device was timed then."""
+    if content["format"] == FORMAT:
+        return content
+    rows = list(content["trials"])
+    for index, row in enumerate(rows):
+        # What is not whole is left to the checks.
+        if isinstance(row, dict) and isinstance(row.get("block_seconds"), list):
+            unknown = [None] * len(row["block_seconds"])
+            rows[index] = {**row, "block_device_seconds": unknown}
+    return {**content, "format": FORMAT, "trials": rows}
 
 
 def _trial(row: Mapping[str, Any], machines: Sequence[Machine]) -> Trial:
@@ -228,77 +219,3 @@ def _trial(row: Mapping[str, Any], machines: Sequence[Machine]) -> Trial:
     }
     values["knobs"] = _value(row["knobs"])
     return Trial(**values)
-
-
-def _finite(value: Any, kind: type | tuple[type, ...], least: float) -> bool:
-    right = isinstance(value, kind) and not isinstance(value, bool)
-    return right and math.isfinite(value) and value >= least
-
-
-_REAL = (int, float)
-#: What each value of a list must be, and which list is as long.
-_LISTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "block_seconds": (lambda v: _finite(v, _REAL, 0) and v > 0, "block_seconds"),
-    "block_wall_seconds": (lambda v: _finite(v, _REAL, 0), "block_seconds"),
-    "block_items": (lambda v: _finite(v, _REAL, 0) and v > 0, "block_seconds"),
-    "block_steps": (lambda v: _finite(v, int, 1), "block_seconds"),
-    "block_setups": (lambda v: _finite(v, int, -1), "block_seconds"),
-    "block_rounds": (lambda v: _finite(v, int, 0), "block_seconds"),
-    "setup_seconds": (lambda v: _finite(v, _REAL, 0), "setup_seconds"),
-    "start_setups": (lambda v: _finite(v, int, -1), "setup_seconds"),
-    "start_memory_bytes": (lambda v: v is None or _finite(v, int, 0), "setup_seconds"),
-}
-_VALUES: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(
-        ("experiment", "title", "source", "started"), lambda v: isinstance(v, str)
-    ),
-    **dict.fromkeys(("knobs", "metrics", "conditions"), lambda v: isinstance(v, dict)),
-    "excluded_seconds": lambda v: _finite(v, _REAL, 0),
-    "peak_memory_bytes": lambda v: v is None or _finite(v, int, 0),
-    "machine": lambda v: _finite(v, int, 0),
-    "whole_runs": lambda v: isinstance(v, bool),
-    "notes": lambda v: isinstance(v, list) and all(isinstance(n, str) for n in v),
-    "outcome": lambda v: v in _OUTCOMES,
-}
-
-
-def _check_trial(row: Any, machines: int, index: int, fail: Fail) -> None:
-    """Raise for the first field of a trial that is not as `write` writes it."""
-    where = f"trials[{index}]"
-    if not isinstance(row, dict):
-        raise fail(where, "is not an object")
-    names = [field.name for field in dataclasses.fields(Trial)]
-    for name in (*names, *row):
-        if name not in row or name not in names:
-            raise fail(f"{where}.{name}", "is missing" if name in names else "unknown")
-    for name, is_good in _VALUES.items():
-        if not is_good(row[name]):
-            raise fail(f"{where}.{name}", f"is {row[name]!r:.40}")
-    for name, (is_good, like) in _LISTS.items():
-        _check_list(row[name], f"{where}.{name}", is_good, row[like], fail)
-    if row["machine"] >= machines:
-        raise fail(f"{where}.machine", f"is {row['machine']}, of {machines} machines")
-    steps = [None] * sum(row["block_steps"])
-    for name, column in row["metrics"].items():
-        _check_list(column, f"{where}.metrics.{name}", _is_metric, steps, fail)
-
-
-def _check_list(
-    values: Any,
-    where: str,
-    is_good: Callable[[Any], bool],
-    like: Sequence[Any],
-    fail: Fail,
-) -> None:
-    if not isinstance(values, list):
-        raise fail(where, "is not a list")
-    for position, value in enumerate(values):
-        if not is_good(value):
-            raise fail(f"{where}[{position}]", f"is {value!r:.40}")
-    if len(values) != len(like):
-        raise fail(where, f"has {len(values)} values, not {len(like)}")
-
-
-def _is_metric(value: Any) -> bool:
-    tagged = isinstance(value, dict) and value.get("float") in ("inf", "-inf")
-    return value is None or tagged or _finite(value, _REAL, -math.inf)

@@ -1,0 +1,86 @@
+"""Why a measurement cannot be trusted, or was hard to make: reason and remedy."""
+
+from __future__ import annotations
+
+from kit.comparison.quantities import SPEED
+from kit.trial import Trial
+
+#: Processor cores that other programs used, on average, before they are named.
+_BUSY_CORES = 0.1
+#: Cores per driving thread above which an experiment computes with several threads.
+_SEVERAL_THREADS = 1.2
+_WAITING = 0.05
+#: Seconds per second that the host gave to other guests.
+_STOLEN, _MUCH_STOLEN = 0.02, 0.2
+#: Share of the time that a quota stopped us, with blocks too short to tell whom.
+_THROTTLED = 0.05
+_SHORT_BLOCK_SECONDS = 0.2
+#: How much the machine's own speed changed, as the sentinel saw it.
+_UNSTEADY, _VERY_UNSTEADY = 0.05, 0.35
+
+
+def find_doubt(trial: Trial, of: str) -> str:
+    """Return why no verdict may rest on this trial, or nothing."""
+    if trial.outcome == "disturbed":
+        return "other cells ran meanwhile; run it again alone"
+    if trial.outcome == "stopped":
+        return "it was stopped before the end; run it again"
+    if of != SPEED or trial.whole_runs:
+        return ""
+    if trial.outcome == "not settled":
+        return (
+            f"{trial.heading()} never settled: its speed still changed when warm-up "
+            "ended; measure longer"
+        )
+    seen = trial.conditions
+    if (
+        seen.get("others_cores", 0.0) > _BUSY_CORES
+        and seen.get("cores_per_thread", 1.0) > _SEVERAL_THREADS
+        and seen.get("waiting", 0.0) > _WAITING
+    ):
+        return (
+            f"other programs used {seen['others_cores']:.1f} cores while several "
+            "threads were measured; close them, or set torch.set_num_threads(1)"
+        )
+    if seen.get("stolen", 0.0) > _MUCH_STOLEN:
+        return (
+            f"the host took {seen['stolen']:.1f} cores' time away for other guests; "
+            "measure at another time, or on a machine of your own"
+        )
+    if (
+        seen.get("throttled", 0.0) > _THROTTLED
+        and min(trial.block_wall_seconds, default=1.0) < _SHORT_BLOCK_SECONDS
+    ):
+        return (
+            f"a quota stopped this process {seen['throttled']:.0%} of the time, and "
+            "blocks are too short to tell whom it hit; use fewer threads or workers, "
+            "or run it again"
+        )
+    # A neighbour makes the sentinel unsteady, too; that, alternation copes with.
+    alone = seen.get("others_cores", 0.0) <= _BUSY_CORES
+    if alone and seen.get("unsteady", 0.0) > _VERY_UNSTEADY:
+        return (
+            f"the machine's own speed changed by ±{seen['unsteady']:.0%} meanwhile; "
+            "plug it in, let it cool, or measure at another time"
+        )
+    return ""
+
+
+def explain_width(trials: tuple[Trial, Trial]) -> str:
+    """Return what made an interval wide and what helps, as far as it was seen."""
+    seen = {
+        key: max(trial.conditions.get(key, 0.0) for trial in trials)
+        for key in ("others_cores", "stolen", "throttled", "unsteady")
+    }
+    if seen["others_cores"] > _BUSY_CORES:
+        return f"other programs used {seen['others_cores']:.1f} cores: close them"
+    if seen["stolen"] > _STOLEN:
+        return "the host gave time to other guests: measure at another time"
+    if seen["throttled"] > _THROTTLED:
+        return "a quota stopped this process now and then: use fewer threads or workers"
+    if seen["unsteady"] > _UNSTEADY:
+        return (
+            f"the machine's own speed changed by ±{seen['unsteady']:.0%}: let it cool, "
+            "or measure at another time"
+        )
+    return ""

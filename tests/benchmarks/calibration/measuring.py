@@ -1,0 +1,124 @@
+"""What a fresh process does: the comparisons of one cell, one JSON line for each.
+
+Started by `running` as `python -m calibration.measuring`, told what to do by one line
+of JSON. The neighbour is outside, where other people's processes are.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import sys
+import time
+from typing import Any
+
+import torch
+from torch.utils.benchmark import Timer
+
+import kit
+from kit.machine import ticks
+from kit.trial import JOURNAL
+
+from .allocations import ALLOCATIONS, BYTES
+from .peers import PEERS
+from .schedule import KIT, Job
+from .works import WORKS
+
+
+def do(job: Job) -> dict[str, Any]:
+    """Make one comparison; return what it found."""
+    torch.set_num_threads(job.threads)
+    if job.kind == "agreement":
+        return _agree(job)
+    if job.kind == "allocation":
+        trial = kit.measure(ALLOCATIONS[job.work], seconds=job.seconds)
+        added = trial.peak_memory_bytes or 0
+        return {"value": added / BYTES, "ours": added, "theirs": BYTES}
+    work = WORKS[job.work]
+    if job.method != KIT:
+        starts = [functools.partial(work, units=units) for units in job.units]
+        outcome = PEERS[job.method](*starts, job.seconds)
+        ratio, low, high, verdict = outcome
+        return {"value": ratio, "low": low, "high": high, "verdict": verdict}
+    comparison = kit.compare(work, units=list(job.units), seconds=job.seconds)
+    ratio = comparison.ratio
+    return {
+        "value": ratio.value,
+        "low": ratio.low,
+        "high": ratio.high,
+        "verdict": ratio.verdict,
+        "reason": ratio.reason,
+        "setups": len(comparison.baseline.setup_seconds),
+    }
+
+
+def _agree(job: Job) -> dict[str, Any]:
+    """Measure items per second with the kit and with PyTorch's timer."""
+    work, units = WORKS[job.work], job.units[0]
+
+    def ours() -> float:
+        return kit.measure(work, units=units, seconds=job.seconds).items_per_second
+
+    def theirs() -> float:
+        generator = work(units=units)
+        next(generator)
+        timer = Timer(
+            "next(generator)",
+            globals={"generator": generator},
+            num_threads=job.threads,
+        )
+        return 1 / timer.blocked_autorange(min_run_time=job.seconds).median
+
+    rates = {}
+    for tool in random.sample([ours, theirs], 2):
+        rates[tool.__name__] = tool()
+    return {"value": rates["ours"] / rates["theirs"], **rates}
+
+
+def record(job: Job) -> dict[str, Any]:
+    """Make one comparison; return its line, with the error if there was one."""
+    usual, begun = ticks.CLOCK, time.perf_counter()
+    if not job.uses_delay:
+        ticks.CLOCK = ticks.Clock(uses_delay=False)
+    try:
+        found = do(job)
+    except Exception as error:  # one failure must not end a calibration of an hour
+        found = {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        ticks.CLOCK = usual
+        JOURNAL.clear()
+    return {
+        "name": job.name,
+        "kind": job.kind,
+        "method": job.method,
+        "condition": job.condition,
+        "work": job.work,
+        "threads": job.threads,
+        "uses_delay": job.uses_delay,
+        "units": job.units,
+        "truth": job.truth,
+        "seconds": job.seconds,
+        "wall_seconds": time.perf_counter() - begun,
+        "at": time.time(),
+        **found,
+    }
+
+
+def main() -> None:
+    """Read one line of JSON: where to write, until when, and which jobs to do."""
+    order = json.loads(sys.stdin.readline())
+    parent = os.getppid()
+    for fields in order["jobs"]:
+        job = Job(**{**fields, "units": tuple(fields["units"])})
+        late = time.time() + job.expected_seconds > order["until"]
+        if late or os.getppid() != parent:
+            return
+        line = json.dumps(record(job))
+        with open(order["out"], "a") as file:
+            file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()

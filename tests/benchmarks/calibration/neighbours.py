@@ -1,0 +1,73 @@
+"""Neighbours: other people's processes that keep a core busy, from outside.
+
+A neighbour is no child of the process that starts it, nor of the one that measures:
+what one's own children use counts as one's own cost. It ends with the `with` block, and
+also when the process that started it dies, for then the pipe that it reads is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+# Forks and leaves, so that the system adopts the neighbour. Its second thread waits for
+# the end of the pipe; its standard output says "ready", and by closing, that it ended.
+_NEIGHBOUR = """
+import os, random, sys, threading, time
+
+if os.fork():
+    os._exit(0)
+os.setsid()
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+print("ready", flush=True)
+longest = float(sys.argv[1])
+while True:
+    end = time.monotonic() + (random.uniform(0, longest) if longest else 1.0)
+    while time.monotonic() < end:
+        sum(range(1000))
+    time.sleep(random.uniform(0, longest))
+"""
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Start no neighbour."""
+    yield
+
+
+@contextlib.contextmanager
+def _neighbour(longest_pause: float) -> Iterator[None]:
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", _NEIGHBOUR, str(longest_pause)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as starter:
+        assert starter.stdin is not None and starter.stdout is not None
+        if starter.stdout.readline() != b"ready\n":
+            raise RuntimeError("the neighbour did not start")
+        starter.wait()  # it has left: the neighbour is nobody's child
+        try:
+            yield
+        finally:
+            starter.stdin.close()
+            starter.stdout.read()  # ends when the neighbour has
+
+
+def busy() -> AbstractContextManager[None]:
+    """Start one process that is always busy."""
+    return _neighbour(0.0)
+
+
+def bursty() -> AbstractContextManager[None]:
+    """Start one process that is busy for 0–300 ms, then rests for 0–300 ms."""
+    return _neighbour(0.3)
+
+
+CONDITIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "quiet": quiet,
+    "busy": busy,
+    "bursty": bursty,
+}

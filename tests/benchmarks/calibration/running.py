@@ -1,0 +1,119 @@
+"""Starts the neighbour and, beside it, a fresh process for each cell."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import provenance
+from .neighbours import CONDITIONS
+from .schedule import Job, all_jobs, batches, fit
+
+_FOLDER = Path(__file__).parent
+#: A process that takes so many times as long as expected hangs.
+_HANGS = 5.0
+
+
+def run(
+    out: Path,
+    minutes: float,
+    *,
+    resume: bool = False,
+    keep: Callable[[Job], bool] = lambda job: True,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Make as much of the schedule as these minutes hold; append a line for each.
+
+    `resume` leaves out what `out` holds already, except for errors; its minutes are
+    for this time only. `keep` chooses among the jobs. Raises FileExistsError where
+    `out` is there and `resume` is not set.
+    """
+    if out.exists() and not resume:
+        raise FileExistsError(f"{out} is there: say --resume, or take another name")
+    sessions, rows = read(out)
+    done = {row["name"] for row in rows if "error" not in row}
+    jobs = [job for job in all_jobs() if keep(job)]
+    if sessions:  # what was chosen the first time stays the choice
+        share = sessions[0]["share"]
+        jobs = [job for job in jobs if job.rank < share and job.name not in done]
+    else:
+        jobs, share = fit(jobs, minutes)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    begun = time.time()
+    until = begun + 60 * minutes
+    session = {"session": {**provenance.find(), "at": begun, "share": share}}
+    with open(out, "a") as file:
+        file.write(json.dumps(session) + "\n")
+    say(f"{len(jobs)} comparisons, {100 * share:.0f} % of what was chosen, to {out}")
+    for batch in batches(jobs, share):
+        if time.time() > until:
+            say("the time is over; --resume goes on")
+            break
+        first = batch[0]
+        left = (until - time.time()) / 60
+        cell = f"{first.condition}, {first.work}, {first.threads} thread(s)"
+        say(f"{left:5.1f} min left: {len(batch)} of {cell}")
+        with CONDITIONS[first.condition]():
+            _measure(batch, out, until, say)
+
+
+def _measure(
+    batch: list[Job], out: Path, until: float, say: Callable[[str], None]
+) -> None:
+    """Let a fresh process do these jobs, and end it with all its children."""
+    paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    environment.pop("KIT_SMOKE", None)
+    order = {
+        "out": str(out.resolve()),
+        "until": until,
+        "jobs": [dataclasses.asdict(job) for job in batch],
+    }
+    limit = 60 + _HANGS * sum(job.expected_seconds for job in batch)
+    with open(out.with_suffix(".log"), "ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"{_FOLDER.name}.measuring"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            process.communicate(json.dumps(order).encode() + b"\n", timeout=limit)
+        except subprocess.TimeoutExpired:
+            say(f"  it hung for {limit:.0f} s and was ended")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.returncode:
+        say(f"  it ended with {process.returncode}; see {log.name}")
+
+
+def read(out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the sessions and the rows of a file; the last row of a name counts.
+
+    A line that was cut off, by a power failure say, is left out.
+    """
+    sessions: list[dict[str, Any]] = []
+    rows: dict[str, dict[str, Any]] = {}
+    for line in out.read_text().splitlines() if out.exists() else []:
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if "session" in entry:
+            sessions.append(entry["session"])
+        else:
+            rows[entry["name"]] = entry
+    return sessions, list(rows.values())

@@ -1,0 +1,177 @@
+"""Which comparisons are made, how many of each, and in which order.
+
+The table below is the whole calibration. It is done in rounds, each with its share of
+every row: drift hits all cells alike, and a stop half-way leaves none of them empty.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+KIT = "kit"
+PEERS = ("adaptive_autorange", "pyperf")
+CONDITIONS = ("quiet", "busy", "bursty")
+ONE_THREAD = ("matmul", "memory", "python")
+WORKS = (*ONE_THREAD, "loader")
+#: Units of work (baseline, variant); which comes first is drawn anew each time.
+PAIRS = {
+    "1": (20, 20),
+    "20/21": (20, 21),
+    "10/13": (20, 26),
+    "1/2": (20, 40),
+    "10/12": (20, 24),
+}
+ROUNDS = 6
+#: What a process costs before it measures, and how far over the budget a comparison
+#: may go on average; only used to fit a schedule into the time that there is.
+_SECONDS_PER_PROCESS = 5.0
+_OVER = {KIT: 1.1, **dict.fromkeys(PEERS, 1.15)}
+_OVER_WITH_WORKERS = 2.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table: `count` comparisons in each cell (condition × work)."""
+
+    kind: str
+    pair: str
+    seconds: float
+    count: int
+    works: tuple[str, ...] = WORKS
+    conditions: tuple[str, ...] = CONDITIONS
+    methods: tuple[str, ...] = (KIT,)
+    threads: int = 1
+    uses_delay: bool = True
+
+
+SCHEDULE = (
+    Row("same", "1", 2.0, 17),
+    *(Row("truth", pair, 2.0, 6) for pair in ("20/21", "10/13", "1/2")),
+    Row("power", "20/21", 5.0, 12, ONE_THREAD),
+    Row("power", "10/12", 2.0, 12, ONE_THREAD),
+    # Without run-queue delays, as on macOS and Windows: wall time.
+    Row("power", "20/21", 30.0, 3, ONE_THREAD, CONDITIONS[:2], uses_delay=False),
+    Row("same", "1", 5.0, 4, ONE_THREAD, CONDITIONS[:2], uses_delay=False),
+    *(
+        Row(kind, pair, 4.0, 10, ("matmul_threads",), CONDITIONS[1:], threads=2)
+        for kind, pair in (("same", "1"), ("truth", "10/13"))
+    ),
+    Row("same", "1", 2.0, 6, methods=PEERS),
+    Row("power", "20/21", 5.0, 6, ONE_THREAD, methods=PEERS),
+    Row("agreement", "1", 2.0, 5, ONE_THREAD, CONDITIONS[:1]),
+    Row(
+        "allocation",
+        "1",
+        0.3,
+        3,
+        ("tensor", "workers", "shared_pages"),
+        CONDITIONS[:1],
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One comparison. `units` are (baseline, variant); `name` is unique."""
+
+    name: str
+    kind: str
+    method: str
+    condition: str
+    work: str
+    threads: int
+    uses_delay: bool
+    units: tuple[int, int]
+    seconds: float
+    rank: float
+
+    @property
+    def truth(self) -> float:
+        """The true ratio of speeds, variant over baseline."""
+        return self.units[0] / self.units[1]
+
+    @property
+    def expected_seconds(self) -> float:
+        """About how long it takes; both tools of an agreement warm up, too."""
+        if self.kind == "agreement":
+            return 2.5 * self.seconds
+        if self.work in ("loader", "workers", "shared_pages", "tensor"):
+            return _OVER_WITH_WORKERS * self.seconds
+        return _OVER[self.method] * self.seconds
+
+
+def all_jobs(rows: Iterable[Row] = SCHEDULE) -> list[Job]:
+    """Return every comparison of the table.
+
+    `rank`, from 0 to 1, spreads the jobs of a row evenly: those below a share of 1 are
+    that share of the row, whichever cells they fall in.
+    """
+    return [job for row in rows for job in _jobs(row)]
+
+
+def _jobs(row: Row) -> Iterator[Job]:
+    label = f"{row.kind}-{row.pair}-{row.seconds:g}s" + "-wall" * (not row.uses_delay)
+    cells = [(c, w, m) for m in row.methods for w in row.works for c in row.conditions]
+    order = random.Random(label)
+    order.shuffle(cells)
+    for number in range(row.count):
+        for place, (condition, work, method) in enumerate(cells):
+            a, b = PAIRS[row.pair]
+            yield Job(
+                name=f"{condition}/{work}/{method}/{label}/{number}",
+                kind=row.kind,
+                method=method,
+                condition=condition,
+                work=work,
+                threads=row.threads,
+                uses_delay=row.uses_delay,
+                units=(a, b) if order.random() < 0.5 else (b, a),
+                seconds=row.seconds,
+                rank=(number + (place + 0.5) / len(cells)) / row.count,
+            )
+
+
+def fit(jobs: list[Job], minutes: float) -> tuple[list[Job], float]:
+    """Return those jobs that take about so many minutes, and their share of all.
+
+    >>> few, share = fit(all_jobs(), minutes=5)
+    >>> 0 < share < 1 and len(few) < len(all_jobs())
+    True
+    """
+    share = min(1.0, 60 * minutes / max(expected_minutes(jobs) * 60, 1e-9))
+    while share > 0.001:
+        chosen = [job for job in jobs if job.rank < share]
+        if expected_minutes(chosen, share) <= minutes:
+            return chosen, share
+        share *= 0.95
+    return [], 0.0
+
+
+def rounds(share: float) -> int:
+    """Return in how many rounds this share of the schedule is done."""
+    return max(1, round(ROUNDS * share))
+
+
+def expected_minutes(jobs: list[Job], share: float = 1.0) -> float:
+    """Return about how long these jobs take in all."""
+    processes = sum(1 for _ in batches(jobs, share))
+    seconds = sum(job.expected_seconds for job in jobs)
+    return (seconds + _SECONDS_PER_PROCESS * processes) / 60
+
+
+def batches(jobs: list[Job], share: float) -> Iterator[list[Job]]:
+    """Yield the jobs of one process after the other: one cell, in one round.
+
+    Cells come in a new random order in each round, and so do the jobs of a cell.
+    """
+    count = rounds(share)
+    for number in range(count):
+        cells: dict[tuple[str, str, int], list[Job]] = {}
+        for job in jobs:
+            if min(int(job.rank / share * count), count - 1) == number:
+                cells.setdefault((job.condition, job.work, job.threads), []).append(job)
+        order = random.Random(number)
+        for key in order.sample(sorted(cells), len(cells)):
+            yield order.sample(cells[key], len(cells[key]))

@@ -1,0 +1,99 @@
+"""Work whose true ratio of speeds is known: a step is `units` equal units.
+
+The speed of units=a over that of units=b is b/a; what a step costs besides its units is
+below 0.2 % of it from 20 units on. Set-up allocates, and every step yields 1. None of
+this sets a thread count: whoever measures does.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+#: A unit takes about a tenth of a millisecond on one core of a server of today.
+_SIDE = 160  # three matrices stay in a core's own cache
+_FLOATS = 1 << 19  # three vectors of 2 MiB do not
+_ADDITIONS = 4000
+_THREADS_SIDE = 320
+#: Handing over a batch costs as much as half a unit: it must hold many.
+_ITEMS_PER_BATCH = 16
+
+
+def matmul(*, units=20):
+    """Multiply small matrices."""
+    a, b = torch.rand(_SIDE, _SIDE), torch.rand(_SIDE, _SIDE)
+    out = torch.empty(_SIDE, _SIDE)
+    while True:
+        for _ in range(units):
+            torch.mm(a, b, out=out)
+        yield 1
+
+
+def memory(*, units=20):
+    """Add vectors that do not fit into a core's own cache."""
+    a, b = torch.rand(_FLOATS), torch.rand(_FLOATS)
+    out = torch.empty(_FLOATS)
+    while True:
+        for _ in range(units):
+            torch.add(a, b, out=out)
+        yield 1
+
+
+def add_numbers():
+    """Do one unit of plain Python."""
+    total = 0
+    for number in range(_ADDITIONS):
+        total += number % 7
+    return total
+
+
+def python(*, units=20):
+    """Add numbers in plain Python."""
+    while True:
+        for _ in range(units):
+            add_numbers()
+        yield 1
+
+
+class Items(Dataset):
+    """Each item takes `units` units of plain Python; more of them than are ever read.
+
+    A loader that came to its end would start its workers again.
+    """
+
+    def __init__(self, units):
+        self.units = units
+
+    def __len__(self):
+        return 10_000_000
+
+    def __getitem__(self, index):
+        for _ in range(self.units):
+            add_numbers()
+        return index
+
+
+def loader(*, units=20):
+    """Wait for two workers of a DataLoader."""
+    # A batch is its length only: sending tensors would be work beside the units.
+    batches = DataLoader(
+        Items(units), batch_size=_ITEMS_PER_BATCH, num_workers=2, collate_fn=len
+    )
+    while True:
+        for _ in batches:
+            yield 1
+
+
+def matmul_threads(*, units=20):
+    """Multiply matrices that are large enough for several threads."""
+    shape = _THREADS_SIDE, _THREADS_SIDE
+    a, b, out = torch.rand(shape), torch.rand(shape), torch.empty(shape)
+    while True:
+        for _ in range(units):
+            torch.mm(a, b, out=out)
+        yield 1
+
+
+#: Work that one thread does, and work that worker processes do.
+ONE_THREAD = {"matmul": matmul, "memory": memory, "python": python}
+WORKS = {**ONE_THREAD, "loader": loader, "matmul_threads": matmul_threads}

@@ -1,0 +1,306 @@
+"""How busy others are, read from pretended files; what a sentinel says of the speed."""
+
+import math
+import os
+import random
+import sys
+
+import pytest
+from helpers import reader_state
+
+import kit
+from kit.machine import load, sentinel
+from kit.machine.load import Load, describe
+from kit.machine.sentinel import compute_unsteadiness, time_sentinel
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+V2 = "1 0 0:1 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw\n"
+V1 = "1 0 0:1 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+STAT = "nr_periods 10\nnr_throttled 4\n"
+
+
+@pytest.fixture
+def pretend(tmp_path):
+    """Write files below a root of their own and return it."""
+
+    def write(files):
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return tmp_path
+
+    return write
+
+
+# ---------------------------------------------------------------- /proc/stat
+
+
+def ticks_of(root):
+    """Return busy and stolen time in the kernel's ticks."""
+    found = load.read(root)
+    per_second = os.sysconf("SC_CLK_TCK")
+    return found.everyone * per_second, found.stolen * per_second
+
+
+@linux_only
+def test_busy_and_stolen_time_are_told_apart(pretend):
+    """user nice system idle iowait irq softirq steal guest guest_nice"""
+    line = "cpu  100 20 30 5000 600 7 8 900 40 50\ncpu0 1 1 1 1 1 1 1 1 1 1\n"
+    assert ticks_of(pretend({"proc/stat": line})) == pytest.approx((165, 900))
+
+
+@linux_only
+def test_a_kernel_without_a_column_of_stolen_time(pretend):
+    root = pretend({"proc/stat": "cpu  100 20 30 5000 600 7 8\n"})
+    assert ticks_of(root) == pytest.approx((165, 0))
+
+
+GARBAGE = ["", "\n", "cpu", "cpu x y z", "cpu 1 -2 3 4 5 6 7 8", "\x00\xff", "0 1 2 3"]
+
+
+@pytest.mark.parametrize("text", GARBAGE)
+def test_garbage_in_any_file_is_no_error_and_no_load(pretend, text):
+    files = ("stat", "self/cgroup", "self/mountinfo", "self/task/1/schedstat")
+    root = pretend(
+        {f"proc/{file}": text for file in files}
+        | {"sys/fs/cgroup/cpu.max": text, "sys/fs/cgroup/cpu.stat": text}
+    )
+    found = load.read(root)
+    assert (found.everyone, found.stolen, found.throttled) == (0, 0, 0)
+    assert found.waited in (0, 1e-9, -2e-9)
+
+
+def test_where_nothing_tells_all_is_0_but_our_own(tmp_path):
+    found = load.read(tmp_path)
+    assert (found.everyone, found.waited, found.stolen, found.throttled) == (0,) * 4
+    assert found.wall > 0
+    assert found.process > 0
+    assert found.thread > 0
+
+
+def test_waits_of_all_threads_are_added(pretend):
+    root = pretend(
+        {
+            "proc/self/task/7/schedstat": "5 2000000000 9\n",
+            "proc/self/task/8/schedstat": "5 500000000 9\n",
+            "proc/self/task/9/schedstat": "half a line",
+        }
+    )
+    assert load.read(root).waited == pytest.approx(2.5)
+
+
+def test_counters_of_this_machine_never_go_down():
+    before = load.read()
+    sum(range(1_000_000))
+    after = load.read()
+    for name in ("wall", "process", "thread", "everyone", "waited", "throttled"):
+        assert getattr(after, name) >= getattr(before, name)
+    assert after.thread > before.thread
+
+
+# ---------------------------------------------------------------- throttling
+
+
+def test_throttling_of_version_2_is_in_microseconds(pretend):
+    root = pretend(
+        {
+            "proc/self/cgroup": "0::/me\n",
+            "proc/self/mountinfo": V2,
+            "sys/fs/cgroup/me/cpu.max": "50000 100000\n",
+            "sys/fs/cgroup/me/cpu.stat": f"{STAT}throttled_usec 2500000\n",
+        }
+    )
+    assert load.read(root).throttled == pytest.approx(2.5)
+
+
+def test_throttling_of_version_1_is_in_nanoseconds(pretend):
+    folder = "sys/fs/cgroup/cpu,cpuacct/docker/abc"
+    root = pretend(
+        {
+            "proc/self/cgroup": "3:cpu,cpuacct:/docker/abc\n0::/\n",
+            "proc/self/mountinfo": V1,
+            f"{folder}/cpu.cfs_quota_us": "50000\n",
+            f"{folder}/cpu.cfs_period_us": "100000\n",
+            f"{folder}/cpu.stat": f"{STAT}throttled_time 2500000000\n",
+        }
+    )
+    assert load.read(root).throttled == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(
+    ("tightest", "seconds"), [("", 1), ("/pod", 2), ("/pod/me", 3)]
+)
+def test_the_group_with_the_tightest_quota_counts(pretend, tightest, seconds):
+    quotas = {"": 700000, "/pod": 600000, "/pod/me": 500000} | {tightest: 100000}
+    files = {"proc/self/cgroup": "0::/pod/me\n", "proc/self/mountinfo": V2}
+    for number, (group, quota) in enumerate(quotas.items(), 1):
+        files[f"sys/fs/cgroup{group}/cpu.max"] = f"{quota} 100000\n"
+        files[f"sys/fs/cgroup{group}/cpu.stat"] = f"throttled_usec {number}000000\n"
+    assert load.read(pretend(files)).throttled == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("quota", ["max 100000", ""])
+def test_without_a_quota_nothing_is_throttled(pretend, quota):
+    root = pretend(
+        {
+            "proc/self/cgroup": "0::/\n",
+            "proc/self/mountinfo": V2,
+            "sys/fs/cgroup/cpu.max": quota,
+            "sys/fs/cgroup/cpu.stat": "throttled_usec 2500000\n",
+        }
+    )
+    assert load.read(root).throttled == 0
+
+
+@pytest.mark.parametrize("text", [None, "", STAT, "throttled_usec", "throttled_usec x"])
+def test_a_quota_that_does_not_tell_how_long_it_stopped_us(pretend, text):
+    files = {"sys/fs/cgroup/cpu.max": "50000 100000\n"}
+    if text is not None:
+        files["sys/fs/cgroup/cpu.stat"] = text
+    assert load.read(pretend(files)).throttled == 0
+
+
+# ---------------------------------------------------------------- describe
+
+BEFORE = Load(10.0, 100.0, 20.0, 15.0, 3.0, 40.0, 7.0)
+
+
+def later(**changes):
+    """Return a reading 4 s after BEFORE, in which these counters went up."""
+    return Load(
+        *(value + changes.get(name, 0.0) for name, value in BEFORE._asdict().items())
+    )._replace(wall=14.0)
+
+
+def test_a_load_described_by_hand():
+    after = later(
+        everyone=8.0, process=5.0, thread=2.5, waited=1.0, stolen=2.0, throttled=0.4
+    )
+    assert describe(BEFORE, after) == pytest.approx(
+        {
+            "others_cores": 0.75,
+            "cores_per_thread": 2.0,
+            "waiting": 0.25,
+            "stolen": 0.5,
+            "throttled": 0.1,
+        }
+    )
+
+
+def test_counters_tick_at_different_times():
+    """What we used may have been counted before the machine's was."""
+    assert describe(BEFORE, later(everyone=1.0, process=1.1))["others_cores"] == 0
+
+
+def test_shares_stay_possible():
+    """Throttling is summed over processors; stolen time may be taken back."""
+    described = describe(BEFORE, later(throttled=6.0, stolen=-1.0))
+    assert described["throttled"] == 1
+    assert described["stolen"] == 0
+
+
+def test_no_time_between_two_readings_is_no_error():
+    assert all(math.isfinite(x) for x in describe(BEFORE, BEFORE).values())
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_few_readings_of_the_sentinel_say_nothing(count):
+    assert "unsteady" not in describe(BEFORE, later(), [1.0, 2.0, 3.0, 4.0][:count])
+
+
+def test_readings_of_the_sentinel_are_described():
+    times = [1.0, 1.0, 1.2, 1.2, 1.0, 1.2]
+    described = describe(BEFORE, later(), times)
+    assert described["unsteady"] == compute_unsteadiness(times) > 0.05
+
+
+def test_two_real_readings_can_be_described():
+    before = load.read()
+    time_sentinel()
+    described = describe(before, load.read())
+    assert list(described) == [
+        *("others_cores", "cores_per_thread", "waiting", "stolen", "throttled"),
+    ]
+    assert all(0 <= value < math.inf for value in described.values())
+
+
+# ---------------------------------------------------------------- sentinel
+
+
+def test_the_sentinel_takes_no_time_on_a_clock_that_stands(clock):
+    assert 0 < time_sentinel() < 1e-6
+    assert clock.events == ["begin", "end"]
+
+
+def test_the_sentinel_is_timed_less_the_waiting_for_others(clock, monkeypatch):
+    def work(turns):
+        clock.work(turns * 1e-6, delay=turns * 4e-7)
+
+    monkeypatch.setattr(sentinel, "_work", work)
+    assert time_sentinel() == pytest.approx(sentinel._TURNS * 6e-7)
+
+
+def test_the_sentinel_is_always_the_same_work():
+    assert sentinel._work(1000) == sentinel._work(1000) != sentinel._work(1001)
+
+
+def test_the_sentinel_leaves_the_readers_state_alone(tidy):
+    before = reader_state()
+    time_sentinel()
+    assert reader_state() == before
+
+
+def test_steady_is_0():
+    assert compute_unsteadiness([0.001] * 9) == 0
+
+
+@pytest.mark.parametrize("slow", [1.1, 2.0, 10.0])
+def test_two_speeds_are_half_their_distance_apart(slow):
+    for share in (4, 6, 10):
+        times = [1.0] * (12 - share) + [slow] * share
+        assert compute_unsteadiness(times) == pytest.approx(math.log(slow) / 2)
+
+
+@pytest.mark.parametrize("count", [5, 6, 15, 40])
+@pytest.mark.parametrize("outlier", [1e-6, 0.5, 2.0, 1e6])
+def test_one_outlier_says_nothing(count, outlier):
+    assert compute_unsteadiness([1.0] * (count - 1) + [outlier]) == 0
+
+
+def test_the_unit_and_the_order_do_not_matter():
+    rng = random.Random(1)
+    times = [rng.uniform(1, 2) for _ in range(25)]
+    value = compute_unsteadiness(times)
+    assert compute_unsteadiness([1e-3 * t for t in times]) == pytest.approx(value)
+    assert compute_unsteadiness(sorted(times)) == value
+    assert compute_unsteadiness([1 / t for t in times]) == pytest.approx(value)
+    assert 0.1 < value < math.log(2) / 2
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_no_time_says_nothing(bad):
+    assert compute_unsteadiness([1.0, 2.0, 3.0, 1.0, 2.0, 3.0, bad]) == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_to_tell(count):
+    assert compute_unsteadiness([1.0, 2.0][:count]) == 0
+
+
+def test_readings_are_not_changed():
+    times = [3.0, 1.0, 2.0, 5.0, 4.0]
+    compute_unsteadiness(times)
+    assert times == [3.0, 1.0, 2.0, 5.0, 4.0]
+
+
+# ---------------------------------------------------------------- comparisons
+
+
+def test_a_comparison_carries_the_load(smoke):
+    def count(*, n=1):
+        while True:
+            yield n
+
+    conditions = kit.compare(count, n=[1, 2]).trials[0].conditions
+    assert {"others_cores", "waiting", "stolen", "throttled"} <= conditions.keys()
