@@ -122,9 +122,21 @@ def test_the_thread_count_stays_with_the_variant_that_set_it(stage):
     assert torch.get_num_threads() == usual
 
 
-def test_a_model_that_both_train_is_named_and_put_back(stage):
-    made = find("model trained by both").simulated(stage)
-    _, _, comparison = ask(made)
+def test_a_model_that_both_train_is_named_and_found_untrained_at_each_start(stage):
+    model, found = torch.nn.Linear(1, 1), []
+    untrained = model.weight.item()
+    made = liars.model_trained_by_both(stage, model)
+
+    def note(experiment):
+        def noted():
+            found.append(model.weight.item())
+            yield from experiment()
+
+        return noted
+
+    _, _, comparison = ask({name: note(made[name]) for name in made})
+    assert len(found) > 10 and set(found) == {untrained}
+    assert model.weight.item() == untrained
     for trial in comparison.trials:
         assert any("model" in note and "put back" in note for note in trial.notes)
 

@@ -42,7 +42,7 @@ def make_noise(**changes):
 
 def put_interval(monkeypatch, low, high):
     estimate = stats.Estimate((low + high) / 2, low, high)
-    monkeypatch.setattr(stats, "two_level_median", lambda octets: estimate)
+    monkeypatch.setattr(stats, "grouped_interval", lambda octets: estimate)
 
 
 @pytest.mark.parametrize(("share", "half"), [(1, 0.01), (4, 0.02), (0.25, 0.005)])
@@ -72,7 +72,7 @@ def test_what_it_promises_is_called_about_nine_times_in_ten():
     )
     truth = math.log1p(promised)
     called = sum(
-        stats.two_level_median(draw_octets(rng, truth)).low > math.log(stats.SAME)
+        stats.grouped_interval(draw_octets(rng, truth)).low > math.log(stats.SAME)
         for _ in range(200)
     )
     assert 0.84 * 200 <= called <= 0.98 * 200, called

@@ -235,90 +235,60 @@ def test_rare_fast_blocks_are_not_called_slow():
     assert not stats.has_rare_slow_steps([1] * 20, [1.0] * 18 + [0.1] * 2)
 
 
-# The median of log-ratios, resampled on two levels
+# What groups have in common
 
 
-def test_median_of_two_levels_is_exact_without_noise():
-    assert tuple(stats.two_level_median([[0.3] * 3] * 5)) == (0.3, 0.3, 0.3)
+def test_pseudo_median_by_hand():
+    # Means of pairs: 1, 1.5, 2, 2, 2.5, 3 have the median 2.
+    assert stats.pseudo_median([1, 2, 3]) == 2
+    assert stats.pseudo_median([5.0]) == 5.0
+    assert stats.pseudo_median([0.0, 1.0]) == 0.5
+    assert stats.pseudo_median([1.0, 1.0, 1.0, 1.0, 1e9]) == 1.0
 
 
-def test_median_is_the_middle_and_ignores_one_wild_value():
-    pairs = [[0.1, 0.1, 0.1], [0.1, 0.1, 0.1], [0.1, 9.0, 0.1]]
-    assert stats.two_level_median(pairs).value == pytest.approx(0.1)
+def test_pseudo_median_ignores_order_and_follows_shift_and_scale():
+    values = np.random.default_rng(1).normal(0, 1, 9)
+    found = stats.pseudo_median(values.tolist())
+    assert stats.pseudo_median(values[::-1].tolist()) == pytest.approx(found)
+    assert stats.pseudo_median((3 + 2 * values).tolist()) == pytest.approx(
+        3 + 2 * found
+    )
+
+
+def test_pseudo_median_scatters_less_than_the_median():
+    random = np.random.default_rng(2)
+    samples = random.normal(0, 1, (400, 8))
+    pseudo = [stats.pseudo_median(sample.tolist()) for sample in samples]
+    assert np.var(pseudo) < 0.9 * np.var(np.median(samples, axis=1))
+
+
+def test_grouped_interval_is_exact_without_noise():
+    assert tuple(stats.grouped_interval([[0.3] * 3] * 5)) == pytest.approx([0.3] * 3)
+
+
+def test_grouped_interval_is_students_over_the_groups():
+    groups = [[1.0, 1.0, 40.0], [2.0], [3.0, 3.0], [2.0, 2.0]]
+    middles = [stats.pseudo_median(group) for group in groups]
+    assert middles[1:] == [2, 3, 2]
+    for confidence in (0.8, 0.95, 0.99):
+        found = stats.grouped_interval(groups, confidence)
+        assert found == stats.student_interval(middles, confidence)
 
 
 def test_differences_between_set_ups_are_part_of_the_interval():
     """Many values within a set-up must not hide that there are few set-ups."""
     middles = [-0.05, -0.02, 0.0, 0.03, 0.06]
-    found = stats.two_level_median([[middle] * 100 for middle in middles])
+    found = stats.grouped_interval([[middle] * 100 for middle in middles])
     assert found.low <= -0.02
     assert found.high >= 0.03
 
 
 def test_differences_within_one_set_up_are_part_of_the_interval():
     random = np.random.default_rng(0)
-    pairs = [random.normal(0, 0.1, 6).tolist() for _ in range(5)]
-    found = stats.two_level_median(pairs)
+    found = stats.grouped_interval(
+        [random.normal(0, 0.1, 6).tolist() for _ in range(5)]
+    )
     assert found.low < -0.01 < 0.01 < found.high
-
-
-def test_pairs_may_differ_in_length():
-    found = stats.two_level_median([[0.1], [0.1, 0.1, 0.1], [0.1, 0.1]])
-    assert tuple(found) == pytest.approx((0.1, 0.1, 0.1))
-
-
-def test_order_of_set_ups_and_scale_do_not_matter_much():
-    random = np.random.default_rng(5)
-    pairs = [random.normal(0.02, 0.02, 3).tolist() for _ in range(8)]
-    forward = stats.two_level_median(pairs)
-    backward = stats.two_level_median(pairs[::-1])
-    assert forward.value == backward.value
-    assert forward.low == pytest.approx(backward.low, abs=0.004)
-    assert forward.high == pytest.approx(backward.high, abs=0.004)
-
-
-def test_resampling_gives_the_same_numbers_twice():
-    random = np.random.default_rng(6)
-    pairs = [random.normal(0, 0.1, 3).tolist() for _ in range(5)]
-    assert stats.two_level_median(pairs) == stats.two_level_median(pairs)
-    other = stats.two_level_median(pairs, seed=1)
-    assert other.value == stats.two_level_median(pairs).value
-
-
-# The ratio of totals
-
-
-def test_ratio_of_totals_is_exact_without_noise():
-    seconds, items = [[(2.0, 1.0)] * 3] * 5, [[(10, 10)] * 3] * 5
-    found = stats.two_level_total_ratio(seconds, items)
-    assert tuple(found) == pytest.approx([math.log(2)] * 3)
-
-
-def test_ratio_of_totals_weighs_seconds_and_items():
-    seconds, items = [[(1.0, 2.0)], [(3.0, 2.0)]], [[(4, 6)], [(4, 10)]]
-    found = stats.two_level_total_ratio(seconds, items)
-    assert found.value == pytest.approx(math.log((16 / 4.0) / (8 / 4.0)))
-    assert found.low <= found.value <= found.high
-
-
-def test_rare_slow_steps_count_in_the_ratio_of_totals_only():
-    seconds = [[(1.0, 1.0)] * 6 for _ in range(6)]
-    for group in seconds[::2]:
-        group[3] = (1.0, 7.0)  # three of thirty-six rounds, sixfold longer
-    items = [[(1, 1)] * 6 for _ in range(6)]
-    logs = [[math.log(a / b) for a, b in group] for group in seconds]
-    total = stats.two_level_total_ratio(seconds, items)
-    typical = stats.two_level_median(logs)
-    assert total.value == pytest.approx(math.log(36 / 54))
-    assert total.low < total.value < total.high
-    assert typical.value == 0
-
-
-def test_ratio_of_totals_pairs_may_differ_in_length():
-    seconds = [[(2.0, 1.0)], [(2.0, 1.0)] * 3, [(2.0, 1.0)] * 2]
-    items = [[(1, 1)] * len(group) for group in seconds]
-    found = stats.two_level_total_ratio(seconds, items)
-    assert tuple(found) == pytest.approx([math.log(2)] * 3)
 
 
 # Simulated measurements: what a machine does to two variants
@@ -352,7 +322,7 @@ def judge_many(seed, truth, *, pairs=5, rounds=3, cases=CASES, **noise):
     """Return the verdicts, and how often the interval held the truth."""
     random, verdicts, covered = np.random.default_rng(seed), [], 0
     for _ in range(cases):
-        found = stats.two_level_median(
+        found = stats.grouped_interval(
             simulate(random, truth, pairs=pairs, rounds=rounds, **noise)
         )
         verdicts.append(stats.judge_ratio(math.exp(found.low), math.exp(found.high)))
@@ -407,7 +377,7 @@ def test_pooling_rounds_without_their_set_ups_would_raise_false_alarms():
             random, 0.0, pairs=5, rounds=12, setup=0.08, block=0.01, burst=0.0
         )
         pooled = [[value] for value in chain.from_iterable(groups)]
-        found = stats.two_level_median(pooled)
+        found = stats.grouped_interval(pooled)
         verdict = stats.judge_ratio(math.exp(found.low), math.exp(found.high))
         alarms += verdict in ("faster", "slower")
     assert alarms / 200 > 0.10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kit import stats
 from kit.comparison.doubts import explain_width, find_doubt
@@ -45,11 +46,12 @@ def compare_trials(
 ) -> Ratio:
     """Compute the ratio of two trials that were measured side by side.
 
-    Blocks with equal set-up and round belong together. Speeds: the median of
-    log-ratios of ABBA rounds, each averaged with its twin of the other creation order,
-    resampled over pairs of set-ups and then rounds; fewer than five pairs of set-ups:
-    Student's t over set-ups. Whole runs, set-ups, memory: Student's t over pairs, on
-    the log scale. Metrics: Student's t over differences.
+    Blocks with equal set-up and round belong together. Speeds: the pseudo-median of
+    the log-ratios of neighbouring blocks in each pair of set-ups, one of either order
+    of creation, and Student's t over the pairs (over set-ups where there are fewer
+    than five pairs); totals instead of blocks where rare slow steps make a difference.
+    Whole runs, set-ups, memory: Student's t over pairs, on the log scale. Metrics:
+    Student's t over differences.
     """
     if of not in QUANTITIES:
         return _difference(baseline, variant, of, within or 0.0, confidence)
@@ -108,44 +110,81 @@ def _unknown(reason: str) -> Ratio:
 def _speed(
     baseline: Trial, variant: Trial, confidence: float
 ) -> tuple[stats.Estimate, str]:
-    """Estimate the log-ratio of speeds from rounds; a note where tails decide it."""
-    rounds_a, rounds_b = _rounds(baseline), _rounds(variant)
-    setups = sorted({setup for setup, _ in rounds_a.keys() & rounds_b.keys()})
-    seconds: list[list[tuple[float, float]]] = []
-    items: list[list[tuple[float, float]]] = []
-    logs: dict[int, list[float]] = {}
-    for setup in setups:
-        keys = sorted(k for k in rounds_a.keys() & rounds_b.keys() if k[0] == setup)
-        seconds.append([(rounds_a[k][0], rounds_b[k][0]) for k in keys])
-        items.append([(rounds_a[k][1], rounds_b[k][1]) for k in keys])
-        logs[setup] = [
-            math.log(nb / na) - math.log(tb / ta)
-            for (ta, tb), (na, nb) in zip(seconds[-1], items[-1], strict=True)
-        ]
+    """Estimate the log-ratio of speeds, and note what should be known about it."""
+    setups = _side_by_side(baseline, variant)
     if not setups:
         return stats.Estimate(math.nan, math.nan, math.nan), ""
-    octets = [
-        [(x + y) / 2 for x, y in zip(logs[s], logs[s + 1], strict=False)]
-        for s in setups
-        if s % 2 == 0 and s + 1 in logs
+    # A pair of set-ups, one of each order of creation, counts as one; few pairs as two.
+    paired = [s for s in setups if s % 2 == 0 and s + 1 in setups]
+    groups = [[s, s + 1] for s in paired]
+    note = ""
+    if len(groups) < _LEAST_PAIRS:
+        groups, note = [[s] for s in setups], f"from {len(setups)} set-ups of each"
+    typical = [
+        stats.pseudo_median([x for s in group for x in setups[s].log_ratios])
+        for group in groups
     ]
-    if len(octets) < _LEAST_PAIRS:
-        means = [math.fsum(values) / len(values) for values in logs.values()]
-        few = f"from {len(means)} set-ups of each"
-        return stats.student_interval(means, confidence), few
-    typical = stats.two_level_median(octets, confidence=confidence)
-    total = stats.two_level_total_ratio(
-        [seconds[i] + seconds[i + 1] for i in range(0, len(setups) - 1, 2)],
-        [items[i] + items[i + 1] for i in range(0, len(setups) - 1, 2)],
-        confidence=confidence,
+    total = [math.fsum(setups[s].total for s in group) / len(group) for group in groups]
+    by_step = stats.student_interval(typical, confidence)
+    by_total = stats.student_interval(total, confidence)
+    gap = stats.student_interval(
+        [t - m for t, m in zip(total, typical, strict=True)], confidence
     )
-    if abs(total.value - typical.value) > math.log(stats.SAME):
-        note = (
-            "rare slow steps decide it: the typical step alone would give "
-            f"{math.exp(typical.value):.3g} ×"
+    if abs(gap.value) <= math.log(stats.SAME):
+        return by_step, note
+    alone = f"the typical step alone would give {math.exp(by_step.value):.3g} ×"
+    if gap.low > 0 or gap.high < 0:
+        return by_total, f"rare slow steps decide it: {alone}"
+    # A stumble of the machine, or steps that are slow so seldom that few were seen.
+    either = stats.Estimate(
+        by_step.value,
+        min(by_step.low, by_total.low),
+        max(by_step.high, by_total.high),
+    )
+    return either, "a few slow steps may decide it: measure longer to see more of them"
+
+
+class _SetUp(NamedTuple):
+    """Two variants side by side: log-ratios of neighbouring blocks, and of totals."""
+
+    log_ratios: list[float]
+    total: float
+
+
+def _side_by_side(baseline: Trial, variant: Trial) -> dict[int, _SetUp]:
+    """Return what both did in each set-up: blocks of equal round, in order."""
+    places_a, places_b = _places(baseline), _places(variant)
+    pairs: dict[int, list[tuple[int, int]]] = {}
+    for key in sorted(places_a.keys() & places_b.keys()):
+        both = zip(places_a[key], places_b[key], strict=False)
+        pairs.setdefault(key[0], []).extend(both)
+    made = {}
+    for setup, blocks in pairs.items():
+        sides = [
+            [(trial.block_items[i], trial.block_seconds[i]) for i in numbers]
+            for trial, numbers in zip(
+                (baseline, variant), zip(*blocks, strict=True), strict=True
+            )
+        ]
+        logs = [
+            math.log(nb / tb * ta / na)
+            for (na, ta), (nb, tb) in zip(*sides, strict=True)
+        ]
+        a, b = (
+            math.fsum(n for n, _ in side) / math.fsum(t for _, t in side)
+            for side in sides
         )
-        return total, note
-    return typical, ""
+        made[setup] = _SetUp(logs, math.log(b / a))
+    return made
+
+
+def _places(trial: Trial) -> dict[tuple[int, int], list[int]]:
+    """Return the numbers of the blocks of each (set-up, round)."""
+    places: dict[tuple[int, int], list[int]] = {}
+    keys = zip(trial.block_setups, trial.block_rounds, strict=True)
+    for number, key in enumerate(keys):
+        places.setdefault(key, []).append(number)
+    return places
 
 
 def _rounds(trial: Trial) -> dict[tuple[int, int], tuple[float, float]]:

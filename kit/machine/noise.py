@@ -142,7 +142,7 @@ def compute_smallest_difference(
     >>> round(compute_smallest_difference([[0.0, 0.0]] * 5, 2.0), 3)
     0.02
     """
-    estimate = stats.two_level_median(octets)
+    estimate = stats.grouped_interval(octets)
     here = (estimate.high - estimate.low) / 2
     longer = _MEASURED_SHARE * COMPARISON_SECONDS / measured_seconds
     half = here / math.sqrt(longer)
