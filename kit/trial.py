@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 #: Everything that was measured in this process, in order: trials, comparisons and
 #: claims. `python -m kit record` writes it down.
 JOURNAL: list[object] = []
+#: The number of the set-up that is started alone, before any comparison.
+COLD = -1
 
 #: Quantiles of step time, in percent, and how many single steps they need.
 _QUANTILES = (50, 95, 99)

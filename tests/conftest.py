@@ -16,7 +16,7 @@ from helpers import (
 from kit.clock import measuring
 from kit.clock.progress import Progress
 from kit.comparison import alternation, comparing
-from kit.machine import devices, ticks
+from kit.machine import devices, load, ticks
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +54,9 @@ def clock(tidy, monkeypatch):
     fake = FakeClock()
     monkeypatch.setattr(ticks, "CLOCK", fake)
     monkeypatch.setattr(alternation, "time", fake, raising=False)
+    # How busy the machine is that runs the tests is no part of what is simulated.
+    nothing = load.Load(*[0.0] * len(load.Load._fields))
+    monkeypatch.setattr(load, "read", lambda *_: nothing)
     return fake
 
 

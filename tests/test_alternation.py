@@ -16,7 +16,7 @@ import kit
 from kit.clock.run import Run
 from kit.comparison import compare_trials
 from kit.machine import processes, ticks
-from kit.trial import JOURNAL
+from kit.trial import COLD, JOURNAL
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -91,7 +91,7 @@ def test_setups_come_in_pairs_of_both_orders(clock):
         assert set(first) == set(second) == {"a", "b"}
     for first, second in zip(orders[::2], orders[1::2], strict=True):
         assert first == second[::-1]
-    setups = [set(trial.block_setups) for trial in comparison.trials]
+    setups = [set(trial.block_setups) - {COLD} for trial in comparison.trials]
     assert setups[0] == setups[1] == set(range(len(orders)))
 
 
@@ -105,7 +105,9 @@ def test_blocks_follow_each_other_as_a_b_b_a_in_random_order(clock, monkeypatch)
 
     monkeypatch.setattr(Run, "block", noted)
     kit.compare(train, variant=["a", "b"], seconds=4.0)
+    look = turns.pop((COLD, 0))
     assert {"".join(names) for names in turns.values()} == {"abba", "baab"}
+    assert look == sorted(look), "the first lives are alone"
 
 
 def test_every_round_has_two_blocks_of_each(clock):
@@ -113,6 +115,7 @@ def test_every_round_has_two_blocks_of_each(clock):
     comparison = kit.compare(train, variant=["a", "b"], seconds=4.0)
     for trial in comparison.trials:
         rounds = list(zip(trial.block_setups, trial.block_rounds, strict=True))
+        rounds = [key for key in rounds if key[0] != COLD]
         assert {rounds.count(key) for key in rounds} == {2}
         assert min(trial.block_seconds) >= 0.02 - 1e-9
     first, second = comparison.trials
@@ -140,7 +143,7 @@ def test_first_step_after_a_switch_is_not_timed(clock):
 def test_each_challenger_has_baseline_pairs_of_its_own(clock):
     train, *_ = diaried(clock)
     comparison = kit.compare(train, variant=["a", "b", "c"], seconds=6.0)
-    base, b, c = (set(trial.block_setups) for trial in comparison.trials)
+    base, b, c = (set(t.block_setups) - {COLD} for t in comparison.trials)
     assert b and c and not b & c
     assert base == b | c
 
@@ -174,7 +177,7 @@ def test_ends_early_once_the_interval_is_narrow_whatever_the_verdict(clock):
         made = kit.compare(train, variant=choices, seconds=20.0)
         verdicts.append(made.ratio.verdict)
         assert clock.now - before < 0.9 * 20.0
-        assert len(set(made.baseline.block_setups)) == 10
+        assert len(set(made.baseline.block_setups) - {COLD}) == 10
     assert verdicts == ["same", "slower"]
 
 
@@ -204,7 +207,7 @@ def test_the_rest_of_the_budget_goes_where_the_interval_is_widest(clock):
 
     made = kit.compare(train, variant=["a", "calm", "noisy"], seconds=20.0)
     pairs = {
-        trial.knobs["variant"]: len(set(trial.block_setups)) // 2
+        trial.knobs["variant"]: len(set(trial.block_setups) - {COLD}) // 2
         for trial in made.trials
     }
     assert pairs["calm"] == 5
@@ -507,10 +510,10 @@ def test_ratio_of_speeds_is_exact_without_noise(clock):
 
 def test_never_settled_cannot_tell(clock):
     def train(*, variant=1):
-        while True:
-            for duration in (0.02, 0.04) if variant == 2 else (0.03, 0.03):
-                yield 1
-                clock.work(duration)
+        growth = 1.12 if variant == 2 else 1.0
+        for number in itertools.count():
+            yield 1
+            clock.work(0.02 * growth**number)
 
     ratio = kit.compare(train, variant=[1, 2], seconds=4.0).ratio
     assert ratio.verdict == "cannot tell"

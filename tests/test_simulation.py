@@ -36,8 +36,9 @@ class Noise(NamedTuple):
 
 
 CONDITIONS = {
-    "quiet": Noise(setup=0.01, block=0.01, slow=0.02),
-    "busy neighbour": Noise(setup=0.02, block=0.05, slow=0.05),
+    # Of the blocks recorded on a quiet machine, under one in a hundred is slow.
+    "quiet": Noise(setup=0.01, block=0.01, slow=0.002),
+    "busy neighbour": Noise(setup=0.02, block=0.05, slow=0.01),
     "bursty": Noise(setup=0.03, block=0.02, slow=0.02, burst=0.3),
 }
 #: Quieter than the others: its intervals come near ±0.5 % within ten pairs.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import threading
 import time
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 
 from kit.clock import snapshot
 from kit.clock.experiment import Experiment, ExperimentError, describe
@@ -21,7 +20,7 @@ from kit.machine import devices, memory, processes, ticks
 #: A block lasts at least this long, in seconds, unless a run is told otherwise.
 BLOCK_SECONDS = 0.020
 #: Blocks aim a little higher, so that few of them turn out too short.
-_AIM = 1.2
+_AIM = 1.1
 _WINDOWS_AGREE = 0.10
 _LEAST_WINDOWS = 4
 _GRACE_SECONDS = 2.0
@@ -117,20 +116,22 @@ class Run:
                 self.step_seconds = self._window(1)
                 return
             begun, aim = ticks.CLOCK.wall(), _AIM * self.block_seconds
-            last = self._window(self.steps_per_block)
-            while last * self.steps_per_block < self.block_seconds:
-                wanted = max(aim / max(last, 1e-9), self.steps_per_block + 1)
-                self.steps_per_block = math.ceil(min(wanted, 10 * self.steps_per_block))
-                last = self._window(self.steps_per_block)
-            for windows in itertools.count(2):
-                now = self._window(self.steps_per_block)
-                if abs(math.log(max(now, 1e-12) / max(last, 1e-12))) < _WINDOWS_AGREE:
-                    break
+            # An earlier life took longer to settle, and found how long blocks are.
+            known = self.steps_per_block > 1
+            window = math.ceil(self.steps_per_block / 2) if known else 1
+            last = self._window(window)
+            while last * window < self.block_seconds and not known:
+                wanted = max(aim / max(last, 1e-9), window + 1)
+                window = math.ceil(min(wanted, 10 * window))
+                last = self._window(window)
+            times = [last]
+            while (now := _find_agreement(times)) is None:
                 late = ticks.CLOCK.wall() - begun > limit_seconds
-                if windows >= _LEAST_WINDOWS and late:
+                if len(times) >= _LEAST_WINDOWS and late:
                     self.log.unsettled_starts += 1
+                    now = times[-1]
                     break
-                last = now
+                times.append(self._window(window))
             self.step_seconds = now
             enough = now >= self.block_seconds
             self.steps_per_block = 1 if enough else math.ceil(aim / now)
@@ -254,6 +255,23 @@ class Run:
         left = processes.alive(self._around.children)
         self.log.ended_children += [f"{processes.name(p)} ({p})" for p in sorted(left)]
         processes.end(left)
+
+
+def _find_agreement(times: Sequence[float]) -> float | None:
+    """Return the step time on which the latest windows agree, or None.
+
+    One with one, two with two, or four with four: steps of a loader come in gushes.
+    """
+    for count in (1, 2, 4):
+        if len(times) < 2 * count:
+            break
+        now, before = (
+            max(math.fsum(part) / count, 1e-12)
+            for part in (times[-count:], times[-2 * count : -count])
+        )
+        if abs(math.log(now / before)) < _WINDOWS_AGREE:
+            return now
+    return None
 
 
 def _let_go(error: BaseException) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from kit.clock.experiment import Experiment
-from kit.clock.log import Log
+from kit.clock.log import Log, smoke
 from kit.clock.measuring import Origin, longest_warm_up, make_trial
 from kit.clock.progress import Progress
 from kit.clock.run import BLOCK_SECONDS, Run, started
 from kit.clock.snapshot import SharedObjects
 from kit.machine import ticks
-from kit.trial import Trial
+from kit.trial import COLD, Trial
 
 #: Libraries are loaded by then: a later start settles sooner, or not at all.
 _WARM_UP_SECONDS = 0.5
@@ -72,11 +72,20 @@ class Variant:
             conditions=self.conditions,
         )
 
-    def start_cold(self, progress: Progress, seconds: float | None) -> None:
-        """Start it alone for the first time: memory, cost of a start, of a block."""
-        warm_up = None if seconds is None else longest_warm_up(seconds)
-        run = self.run(progress, -1)
-        with started(run, warm_up_seconds=warm_up, cold=True):
+    def start_cold(
+        self, progress: Progress, seconds: float, look_seconds: float = 0.0
+    ) -> None:
+        """Start it alone for the first time: memory, cost of a start, of a block.
+
+        A look at the first life of so many seconds is logged, too: it sees what the
+        shorter lives that follow would not.
+        """
+        run = self.run(progress, COLD)
+        with started(run, warm_up_seconds=longest_warm_up(seconds), cold=True):
+            begun = ticks.CLOCK.wall()
+            with run.active():
+                while ticks.CLOCK.wall() - begun < look_seconds and not smoke():
+                    run.block()
             self.can_be_suspended = run.can_be_suspended
             self.step_seconds, closing = run.step_seconds, ticks.CLOCK.wall()
             self.steps_per_block = run.steps_per_block

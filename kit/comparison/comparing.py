@@ -17,6 +17,9 @@ from kit.comparison.result import Comparison, hold_together
 from kit.machine import ticks
 from kit.trial import JOURNAL
 
+#: So much of the budget goes into a longer look at the first life of each variant.
+_LOOK_SHARE = 0.15
+
 
 def compare(
     experiment: object,
@@ -42,7 +45,7 @@ def compare(
     >>> def add(*, upto=1000):
     ...     while True:
     ...         yield sum(range(upto)) and 1
-    >>> compare(add, upto=[1000, 4000], seconds=0.5).ratio.verdict
+    >>> compare(add, upto=[1000, 4000], seconds=2.0).ratio.verdict
     'slower'
     """
     check_arguments("compare()", seconds, repeats, on)
@@ -76,8 +79,9 @@ def _alternate(
     begun = ticks.CLOCK.wall()
     with watched(variants) as look:
         if seconds is not None:
+            look_seconds = _LOOK_SHARE * seconds / len(variants) * (of == SPEED)
             for variant in variants:
-                variant.start_cold(progress, seconds)
+                variant.start_cold(progress, seconds, look_seconds)
         baseline, *challengers = variants
         if of == SPEED and seconds is not None:
             choose_block_seconds(variants, look)

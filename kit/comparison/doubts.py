@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from kit.comparison.quantities import SPEED
-from kit.trial import Trial
+from kit.stats import Estimate
+from kit.trial import COLD, Trial
 
 #: Processor cores that other programs used, on average, before they are named.
 _BUSY_CORES = 0.1
@@ -15,6 +18,8 @@ _STOLEN, _MUCH_STOLEN = 0.02, 0.2
 #: Share of the time that a quota stopped us, with blocks too short to tell whom.
 _THROTTLED = 0.05
 _SHORT_BLOCK_SECONDS = 0.2
+#: How much the ratio in first, longer lives may differ from that in later ones.
+_CHANGED = 1.2
 #: How much the machine's own speed changed, as the sentinel saw it.
 _UNSTEADY, _VERY_UNSTEADY = 0.05, 0.35
 
@@ -47,10 +52,9 @@ def find_doubt(trial: Trial, of: str) -> str:
             f"the host took {seen['stolen']:.1f} cores' time away for other guests; "
             "measure at another time, or on a machine of your own"
         )
-    if (
-        seen.get("throttled", 0.0) > _THROTTLED
-        and min(trial.block_wall_seconds, default=1.0) < _SHORT_BLOCK_SECONDS
-    ):
+    blocks = zip(trial.block_setups, trial.block_wall_seconds, strict=True)
+    shortest = min((t for setup, t in blocks if setup != COLD), default=math.inf)
+    if seen.get("throttled", 0.0) > _THROTTLED and shortest < _SHORT_BLOCK_SECONDS:
         return (
             f"a quota stopped this process {seen['throttled']:.0%} of the time, and "
             "blocks are too short to tell whom it hit; use fewer threads or workers, "
@@ -64,6 +68,54 @@ def find_doubt(trial: Trial, of: str) -> str:
             "plug it in, let it cool, or measure at another time"
         )
     return ""
+
+
+def find_change(baseline: Trial, variant: Trial, log_ratio: Estimate) -> str:
+    """Return whose speed depends on how long it has been running, or nothing.
+
+    The first life of each is longer than the others, and alone. Where it tells a ratio
+    that is off by over a fifth, and by more than lives differ anyway, then speed
+    changes on the way (a queue that starts full, a step that grows, rare slow steps),
+    or later starts find what the first one left behind.
+    """
+    changes = [_change_of_rate(trial) for trial in (baseline, variant)]
+    (first_a, later_a), (first_b, later_b) = _rates(baseline), _rates(variant)
+    if math.isnan(first_a * later_a * first_b * later_b * log_ratio.high):
+        return ""
+    pairs = len({s for s in variant.block_setups if s != COLD}) / 2
+    # One life beside the mean of so many pairs of lives.
+    usual = (log_ratio.high - log_ratio.low) / 2 * math.sqrt(2 * (pairs + 1))
+    off = abs(math.log(first_b / first_a) - log_ratio.value)
+    if off <= max(math.log(_CHANGED), usual):
+        return ""
+    change, trial = max(
+        zip(changes, (baseline, variant), strict=True), key=lambda c: abs(c[0])
+    )
+    return (
+        f"{trial.heading()} ran {math.exp(change):.2g} × as fast in its first, longer "
+        "life as in later ones: its speed changes on the way, or starts leave "
+        "something behind; compare whole runs (seconds=None), or measure much longer"
+    )
+
+
+def _change_of_rate(trial: Trial) -> float:
+    """Return the log of the first life's rate over that of the others."""
+    first, later = _rates(trial)
+    return math.log(first / later)
+
+
+def _rates(trial: Trial) -> tuple[float, float]:
+    """Return items per second in the first life and in the others; nan if unknown."""
+    items, seconds = [0.0, 0.0], [0.0, 0.0]
+    for setup, n, t in zip(
+        trial.block_setups, trial.block_items, trial.block_seconds, strict=True
+    ):
+        items[setup != COLD] += n
+        seconds[setup != COLD] += t
+    first, later = (
+        n / t if t else math.nan for n, t in zip(items, seconds, strict=True)
+    )
+    return first, later
 
 
 def explain_width(trials: tuple[Trial, Trial]) -> str:

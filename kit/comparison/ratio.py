@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kit import stats
-from kit.comparison.doubts import explain_width, find_doubt
+from kit.comparison.doubts import explain_width, find_change, find_doubt
 from kit.comparison.quantities import QUANTITIES, SPEED
-from kit.trial import Trial
+from kit.trial import COLD, Trial
 
 _LEAST_PAIRS = 5
 
@@ -74,9 +74,11 @@ def compare_trials(
     verdict, reason = _verdict(low, high, above, below)
     if verdict == "cannot tell" and (cause := explain_width((baseline, variant))):
         reason += f" ({cause})"
-    for trial in (baseline, variant):
-        if doubt := find_doubt(trial, of):
-            verdict, reason = "cannot tell", doubt
+    doubts = [find_doubt(trial, of) for trial in (baseline, variant)]
+    if of == SPEED and not baseline.whole_runs:
+        doubts.insert(0, find_change(baseline, variant, estimate))
+    for doubt in filter(None, doubts):
+        verdict, reason = "cannot tell", doubt
     return Ratio(value, low, high, verdict, reason or note)
 
 
@@ -159,6 +161,7 @@ def _side_by_side(baseline: Trial, variant: Trial) -> dict[int, _SetUp]:
         both = zip(places_a[key], places_b[key], strict=False)
         pairs.setdefault(key[0], []).extend(both)
     made = {}
+    pairs.pop(COLD, None)  # alone, not side by side
     for setup, blocks in pairs.items():
         sides = [
             [(trial.block_items[i], trial.block_seconds[i]) for i in numbers]
