@@ -16,10 +16,10 @@ ifneq ($(filter-out cpu,$(TORCH)),)
 $(error TORCH=$(TORCH) is not known: leave it out, or say TORCH=cpu)
 endif
 
-.PHONY: help lab test bench clean
+.PHONY: help lab test bench calibrate clean
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' \
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' \
 	  $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "The first run makes the environment, which takes some minutes. Settings:"
@@ -49,6 +49,13 @@ bench: $(STAMP)  ## Benchmarks, then notebooks at full length and their claims
 	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m kit record --dry-run \
 	  tutorials/[0-9]*.ipynb
 	$(BIN)/python -m kit claims
+
+# Nothing else may run beside it. A run that was stopped goes on where it was.
+calibrate: $(STAMP)  ## Compare with known truths, some hours at most; judge and store
+	$(BIN)/python -m tests.benchmarks.calibration run --resume
+	$(BIN)/python -m tests.benchmarks.calibration report build/calibration.jsonl \
+	  --store --write kit/MEASURING.md
+	$(BIN)/python tests/benchmarks/liars_beside_peers.py --write kit/MEASURING.md
 
 clean:  ## Remove the environment, caches and build outputs
 	@if [ -f $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi

@@ -208,6 +208,12 @@ class Trial:
                 "Warm-up did not settle: the speed was still changing. Measure longer, "
                 "or look for what changes from step to step."
             )
+        smallest = self.conditions.get("smallest_difference")
+        if smallest is not None:
+            told.append(
+                "When this was recorded, a comparison could see differences of "
+                f"{smallest:.1%} and more there."
+            )
         return told + list(self.notes)
 
     def plot(self) -> Axes:

@@ -14,9 +14,9 @@ from helpers import (
 )
 
 from kit.clock import measuring
-from kit.clock.progress import Progress
 from kit.comparison import alternation, comparing
 from kit.machine import devices, load, ticks
+from kit.progress import Progress
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,17 @@
 """The calibration's judge, on rows that are made up; `make bench` measures some."""
 
 import json
+import math
 import random
 import sys
 from pathlib import Path
 
 import pytest
+from liars import LIARS
+
+from kit import stats
+from kit.clock import run
+from kit.comparison import budget, comparing, conditions, doubts
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 from calibration import rendering, report, results, running, schedule
@@ -280,3 +286,42 @@ def test_sources_have_a_digest(tmp_path):
     assert running.provenance.hash_sources(tmp_path) == first
     (tmp_path / "a.py").rename(tmp_path / "b.py")
     assert running.provenance.hash_sources(tmp_path) != first
+
+
+# The page
+
+
+PAGE = Path(__file__).parents[1] / "kit" / "MEASURING.md"
+
+
+def test_the_page_shows_the_newest_calibration():
+    assert rendering.check_page(PAGE) == []
+
+
+def test_the_page_has_the_liars_side_by_side():
+    _, _, rest = PAGE.read_text().partition("<!-- liars -->")
+    table, _, _ = rest.partition("<!-- end of liars -->")
+    names = {liar.name for liar in LIARS if liar.real}
+    shown = {line.split("|")[1].strip() for line in table.splitlines() if "|" in line}
+    assert names <= shown
+
+
+def test_the_page_has_the_limits_of_the_code():
+    page = PAGE.read_text()
+    for said in (
+        f"differ by more than {stats.SAME - 1:.0%}".replace("%", " %"),
+        f"others over {doubts._BUSY_CORES:g} cores",
+        f"waiting over {doubts._WAITING:.0%}".replace("%", " %"),
+        f"over {doubts._MUCH_STOLEN:g} cores",
+        f"over {doubts._THROTTLED:.0%} of the time".replace("%", " %"),
+        f"blocks under {doubts._SHORT_BLOCK_SECONDS:g} s",
+        f"±{doubts._VERY_UNSTEADY:.0%}".replace("%", " %"),
+        f"blocks are {conditions._BLOCK_SECONDS_UNDER_QUOTA:g} s long",
+        f"at least {1000 * run.BLOCK_SECONDS:.0f} ms",
+        f"longer: {comparing._LOOK_SHARE:.0%} of the budget".replace("%", " %"),
+    ):
+        assert said in page, said
+    assert budget._FIRST_SHARE == 0.6 and "Six tenths" in page
+    assert budget._MOST_OVER == 3 and "three times the budget" in page
+    assert math.exp(budget._NARROW) == pytest.approx(1.01) and "±0.5 %" in page
+    assert doubts._CHANGED == 1.2 and "more than a fifth" in page

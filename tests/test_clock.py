@@ -23,13 +23,14 @@ from helpers import (
 )
 
 import kit
-from kit import figures
-from kit.clock import ExperimentError, Progress, progress
+from kit import figures, progress
+from kit.clock import ExperimentError
 from kit.clock.experiment import resolve
 from kit.clock.log import Log
 from kit.clock.run import Run, started
 from kit.machine import devices, ticks
 from kit.machine.ticks import Ticks
+from kit.progress import Progress
 from kit.trial import JOURNAL
 
 pytestmark = pytest.mark.usefixtures("tidy")

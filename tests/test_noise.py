@@ -45,13 +45,12 @@ def put_interval(monkeypatch, low, high):
     monkeypatch.setattr(stats, "grouped_interval", lambda octets: estimate)
 
 
-@pytest.mark.parametrize(("share", "half"), [(1, 0.01), (4, 0.02), (0.25, 0.005)])
-def test_the_smallest_difference_by_hand(monkeypatch, share, half):
-    """An interval of ±1 % is ±2 % in a quarter of the time, ±0.5 % in four times."""
+@pytest.mark.parametrize(("pairs", "student"), [(8, 2.36462), (5, 2.77645)])
+def test_the_smallest_difference_by_hand(monkeypatch, pairs, student):
     put_interval(monkeypatch, -0.012, 0.008)
-    default = 0.4 * 4.0  # of 4 s, 40 % go into blocks
-    found = compute_smallest_difference([], share * default)
-    assert math.log1p(found) == pytest.approx(math.log(1.02) + half * 1.65306, abs=1e-6)
+    found = compute_smallest_difference([[0.0]] * pairs)
+    expected = math.log(1.02) + 0.01 * (1 + 1.28 / student)
+    assert math.log1p(found) == pytest.approx(expected, abs=1e-6)
 
 
 def test_the_default_length_is_that_of_compare():
@@ -60,15 +59,15 @@ def test_the_default_length_is_that_of_compare():
 
 
 def draw_octets(rng, truth=0.0):
-    """Return 5 pairs of 2 octets: set-ups differ by 0.4 %, octets by 1 %."""
-    pairs = [truth + rng.gauss(0, 0.004) for _ in range(5)]
+    """Return 8 pairs of 2 octets: set-ups differ by 0.4 %, octets by 1 %."""
+    pairs = [truth + rng.gauss(0, 0.004) for _ in range(8)]
     return [[rng.gauss(middle, 0.01) for _ in range(2)] for middle in pairs]
 
 
 def test_what_it_promises_is_called_about_nine_times_in_ten():
     rng = random.Random(3)
     promised = statistics.mean(
-        compute_smallest_difference(draw_octets(rng), 1.6) for _ in range(40)
+        compute_smallest_difference(draw_octets(rng)) for _ in range(40)
     )
     truth = math.log1p(promised)
     called = sum(
@@ -134,7 +133,7 @@ def test_smoke_is_short(clock, monkeypatch):
 def test_blocks_last_20_ms_and_alternate_in_rounds(clock, monkeypatch):
     works = Works(clock, monkeypatch, lambda: 1 / 1024)  # 21 steps make a block
     measure_noise()
-    assert works.made == 2 * 10 * 2, "ten set-ups of two, for two kinds of work"
+    assert works.made == 2 * 16 * 2, "sixteen set-ups of two, for two kinds of work"
     for number in range(1, works.made, 2):
         steps = [s for s in works.steps if s in (number, number + 1)]
         # A block of warm-up each, then rounds of four blocks, a step before each.
@@ -185,7 +184,7 @@ def test_the_more_it_jitters_the_less_can_be_seen(clock, monkeypatch):
 def test_the_worst_kind_counts(clock, monkeypatch):
     works = Works(clock, monkeypatch, lambda: 0.012)
     jitter = jittery(0.1)
-    works.seconds = lambda: 0.012 if works.made <= 20 else jitter()
+    works.seconds = lambda: 0.012 if works.made <= 32 else jitter()
     found = measure_noise()
     assert found.by_work["python"] == pytest.approx(0.02)
     assert found.smallest_difference == found.by_work["matmul"] > 0.05

@@ -2,12 +2,11 @@
 
 `experiment` says what an experiment is, `origin` what it is made of, `snapshot` what
 must not leak out of it; `stepping` times the steps of a generator in its
-`surroundings`, `run` is its life from start to close, kept in a `log`; `progress` tells
-how far it is, `measuring` makes a Trial of it.
+`surroundings`, `run` is its life from start to close, kept in a `log`, and `measuring`
+makes a Trial of it.
 """
 
 from kit.clock.experiment import ExperimentError
 from kit.clock.measuring import measure
-from kit.clock.progress import Progress
 
-__all__ = ["ExperimentError", "Progress", "measure"]
+__all__ = ["ExperimentError", "measure"]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
 from kit.clock.log import Log, smoke
 from kit.clock.origin import source_of
-from kit.clock.progress import Progress, Stopped
 from kit.clock.run import Run, started
 from kit.clock.snapshot import SharedObjects
 from kit.figures import format_value
 from kit.machine import ticks
 from kit.machine.facts import Machine, this_machine
+from kit.progress import Progress, Stopped
 from kit.trial import JOURNAL, Trial
 
 _LONGEST_WARM_UP = 10.0

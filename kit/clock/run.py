@@ -12,10 +12,10 @@ from collections.abc import Generator, Mapping, Sequence
 from kit.clock import snapshot
 from kit.clock.experiment import Experiment, ExperimentError, describe
 from kit.clock.log import Block, Log, Start, smoke
-from kit.clock.progress import Progress, Stopped
 from kit.clock.stepping import Stepper, failure
 from kit.clock.surroundings import Surroundings
 from kit.machine import devices, memory, processes, ticks
+from kit.progress import Progress, Stopped
 
 #: A block lasts at least this long, in seconds, unless a run is told otherwise.
 BLOCK_SECONDS = 0.020

@@ -8,8 +8,8 @@ from typing import Any
 
 from kit.clock.experiment import ExperimentError, parse_yield
 from kit.clock.log import Block
-from kit.clock.progress import Progress, Stopped
 from kit.machine import devices, ticks
+from kit.progress import Progress, Stopped
 
 _MOST_BARE_YIELDS = 1000
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from kit.clock.experiment import Experiment
 from kit.clock.log import Log, smoke
 from kit.clock.measuring import Origin, longest_warm_up, make_trial
-from kit.clock.progress import Progress
 from kit.clock.run import BLOCK_SECONDS, Run, started
 from kit.clock.snapshot import SharedObjects
 from kit.machine import ticks
+from kit.progress import Progress
 from kit.trial import COLD, Trial
 
 #: Libraries are loaded by then: a later start settles sooner, or not at all.

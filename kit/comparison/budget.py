@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kit.clock.log import smoke
-from kit.clock.progress import Progress
 from kit.comparison.alternation import Variant, measure_pair
 from kit.comparison.conditions import Look
 from kit.comparison.ratio import Ratio, compare_trials
 from kit.machine import ticks
+from kit.progress import Progress
 
 #: So much of the budget goes to the first pairs of all challengers, evenly; the rest
 #: goes where the interval is widest.

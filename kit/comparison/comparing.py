@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from kit.clock.log import smoke
 from kit.clock.measuring import check_arguments
-from kit.clock.progress import Progress, Stopped
 from kit.comparison import alternation
 from kit.comparison.alternation import Variant
 from kit.comparison.budget import Budget, Pairing
@@ -15,6 +14,7 @@ from kit.comparison.conditions import choose_block_seconds, watched
 from kit.comparison.quantities import QUANTITIES, SPEED
 from kit.comparison.result import Comparison, hold_together
 from kit.machine import ticks
+from kit.progress import Progress, Stopped
 from kit.trial import JOURNAL
 
 #: So much of the budget goes into a longer look at the first life of each variant.

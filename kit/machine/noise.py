@@ -11,16 +11,15 @@ from dataclasses import dataclass, field
 from kit import figures, stats
 from kit.machine import load, ticks
 from kit.machine.sentinel import time_sentinel
+from kit.progress import Progress
 
-#: How long `kit.compare` takes by default, and the share of it that goes into blocks;
-#: the rest goes into starts and warm-up.
+#: How long `kit.compare` takes by default. It has time for about eight pairs of
+#: set-ups with a round each, and so has the self-test for each kind of work.
 COMPARISON_SECONDS = 4.0
-_MEASURED_SHARE = 0.4
-_SETUPS, _BLOCK_SECONDS = 10, 0.020
+_SETUPS, _BLOCK_SECONDS = 16, 0.020
 _SMOKE_SECONDS, _SMOKE_SETUPS, _SMOKE_BLOCK_SECONDS = 0.2, 4, 0.001
-#: 95 % of a normal distribution lie within this many standard errors, 90 % below the
-#: second: from the bound of an interval to what is called nine times in ten.
-_BOUND, _NINE_IN_TEN = 1.96, 1.28
+#: 90 % of a normal distribution lie below this many standard deviations.
+_NINE_IN_TEN = 1.28
 _CAUSES = (
     ("others_cores", 0.1, "other programs used {:.1f} cores: close them"),
     ("stolen", 0.02, "the host gave {:.2f} cores to other guests: try another time"),
@@ -90,9 +89,9 @@ class Noise:
 def measure_noise(seconds: float = 5.0) -> Noise:
     """Measure plain Python and a torch matmul against themselves, by the protocol.
 
-    Ten set-ups in five pairs, alternating blocks of 20 ms or more, two-level median:
+    Set-ups in pairs, alternating blocks of 20 ms or more, Student's t over the pairs:
     what `kit.compare` does, on the calling thread's settings, which stay as they are.
-    Takes about `seconds`, at least 3; `KIT_SMOKE=1` makes it short and its result
+    Takes about `seconds`, at least 4; `KIT_SMOKE=1` makes it short and its result
     rough. Raises ValueError where `seconds` is not a positive number.
 
     >>> measure_noise(seconds=-1)
@@ -113,12 +112,14 @@ def measure_noise(seconds: float = 5.0) -> Noise:
     kinds, skipped = _find_work()
     begun, before = ticks.CLOCK.wall(), load.read()
     sentinel: list[float] = []
-    by_work = {
-        name: _Alternation(make, setups, block_seconds, sentinel).run(
-            seconds / len(kinds)
-        )
-        for name, make in kinds.items()
-    }
+    by_work = {}
+    with Progress("how small a difference can be seen here?") as progress:
+        for number, (name, make) in enumerate(kinds.items()):
+            progress.doing = f"comparing {_LABELS[name]} with itself"
+            progress.begin(number, len(kinds), seconds / len(kinds))
+            alternation = _Alternation(make, setups, block_seconds, sentinel)
+            octets = alternation.run(seconds / len(kinds), progress)
+            by_work[name] = compute_smallest_difference(octets)
     return Noise(
         smallest_difference=max(by_work.values()),
         by_work=by_work,
@@ -128,25 +129,23 @@ def measure_noise(seconds: float = 5.0) -> Noise:
     )
 
 
-def compute_smallest_difference(
-    octets: Sequence[Sequence[float]], measured_seconds: float
-) -> float:
-    """Return what a default comparison calls nine times in ten, as a fraction.
+def compute_smallest_difference(octets: Sequence[Sequence[float]]) -> float:
+    """Return what such a comparison calls nine times in ten, as a fraction.
 
-    `octets` holds the log-ratios of each pair of set-ups, `measured_seconds` the wall
-    time that their rounds took. An interval of half-width h must clear 2 %, so its
-    middle must lie beyond log(1.02) + h; nine times in ten it does where the truth is
-    1.28 standard errors, h / 1.96 each, further out. Half-widths shrink with the
-    square root of time.
+    `octets` holds the log-ratios of each pair of set-ups. An interval of half-width h
+    must clear 2 %, so its middle must lie beyond log(1.02) + h; nine times in ten it
+    does where the truth is 1.28 standard errors further out. A standard error is h
+    over Student's quantile for so many pairs.
 
-    >>> round(compute_smallest_difference([[0.0, 0.0]] * 5, 2.0), 3)
+    >>> round(compute_smallest_difference([[0.0, 0.0]] * 8), 3)
     0.02
     """
+    from scipy.special import stdtrit
+
     estimate = stats.grouped_interval(octets)
-    here = (estimate.high - estimate.low) / 2
-    longer = _MEASURED_SHARE * COMPARISON_SECONDS / measured_seconds
-    half = here / math.sqrt(longer)
-    return math.expm1(math.log(stats.SAME) + half * (1 + _NINE_IN_TEN / _BOUND))
+    half = (estimate.high - estimate.low) / 2
+    error = half / float(stdtrit(len(octets) - 1, 0.975))
+    return math.expm1(math.log(stats.SAME) + half + _NINE_IN_TEN * error)
 
 
 def _find_work() -> tuple[dict[str, Callable[[], Step]], dict[str, str]]:
@@ -195,10 +194,9 @@ class _Alternation:
         self.make, self.sentinel = make, sentinel
         self.setups, self.block_seconds = setups, block_seconds
         self.order = random.Random(0)  # the reader's own numbers stay as they are
-        self.measured = 0.0
 
-    def run(self, seconds: float) -> float:
-        """Return the smallest difference that is called nine times in ten."""
+    def run(self, seconds: float, progress: Progress) -> list[list[float]]:
+        """Return the octets of each pair of set-ups."""
         deadline = ticks.CLOCK.wall() + seconds
         round_seconds = 4 * self.block_seconds
         logs: list[list[float]] = []
@@ -213,15 +211,13 @@ class _Alternation:
             share = (deadline - begun) / (self.setups - setup)
             rounds = max(1, int(share / round_seconds))
             logs.append([self._time_round(pair) for _ in range(rounds)])
+            progress.expect((setup + 1) / self.setups)
             took = ticks.CLOCK.wall() - begun
-            # A neighbour's part counts: a comparison's budget is wall time, too.
-            self.measured += took
             round_seconds = max(took / rounds, 4 * self.block_seconds)
-        octets = [
+        return [
             [(x + y) / 2 for x, y in zip(logs[i], logs[i + 1], strict=False)]
             for i in range(0, self.setups, 2)
         ]
-        return compute_smallest_difference(octets, self.measured)
 
     def _time_round(self, pair: Sequence[Step]) -> float:
         """Time one ABBA round; return the log-ratio of the two."""

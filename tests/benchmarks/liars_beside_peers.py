@@ -1,12 +1,15 @@
 """The same experiments built to deceive, put to the kit and to its peers, side by side.
 
-From the repository's root, some six minutes; it prints the table in Markdown:
+From the repository's root, some six minutes; it prints the table in Markdown, and puts
+it into a page:
 
-    python tests/benchmarks/liars_beside_peers.py
+    python tests/benchmarks/liars_beside_peers.py --write kit/MEASURING.md
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
 import json
 import subprocess
 import sys
@@ -19,12 +22,14 @@ for _folder in (_HERE, _HERE.parent, _HERE.parents[1]):
         sys.path.append(str(_folder))
 
 import torch  # noqa: E402
+from calibration import results  # noqa: E402
 from calibration.peers import PEERS  # noqa: E402
 from liars import LIARS, Liar, Stage, find  # noqa: E402
 
 import kit  # noqa: E402
 
 KIT = "kit"
+BEGIN, END = "<!-- liars -->", "<!-- end of liars -->"
 #: Seconds after which a tool hangs: setting up and compiling take their time.
 _PATIENCE = 120.0
 _NAMES = {
@@ -170,13 +175,29 @@ def _line(cells: list[object]) -> str:
 
 
 def main() -> None:
-    """Ask one tool about one liar, or print the whole table."""
-    if not sys.argv[1:]:
-        print(render(run_liars()))
+    """Ask one tool about one liar, or all about all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ask", nargs="*", metavar="LIAR TOOL", help="one question only")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put it into a page")
+    arguments = parser.parse_args()
+    if not arguments.ask:
+        table = f"{_provenance()}\n\n{render(run_liars())}"
+        print(table)
+        if arguments.write:
+            results.write_page(arguments.write, table, BEGIN, END)
         return
     torch.set_num_threads(1)  # several wait for each other where the machine is busy
-    liar, tool = find(sys.argv[1]), sys.argv[2]
+    name, tool = arguments.ask
+    liar = find(name)
     print(json.dumps(ask_kit(liar) if tool == KIT else ask_peer(liar, tool)))
+
+
+def _provenance() -> str:
+    machine, today = kit.this_machine(), datetime.date.today().isoformat()
+    return (
+        f"Asked on {today} on {machine.name} ({machine.operating_system}, Python "
+        f"{machine.python}, torch {machine.torch})."
+    )
 
 
 if __name__ == "__main__":

@@ -115,10 +115,10 @@ def newest(folder: Path = FOLDER) -> Path | None:
     return found[-1] if found else None
 
 
-def write_page(page: Path, text: str) -> None:
+def write_page(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
     """Put a text between the two markers of a page; raise ValueError without them."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    _, marker, after = rest.partition(END)
+    before, _, rest = page.read_text().partition(begin)
+    _, marker, after = rest.partition(end)
     if not marker:
-        raise ValueError(f"{page} needs the lines {BEGIN} and {END}")
-    page.write_text(f"{before}{BEGIN}\n{text.strip()}\n{END}{after}")
+        raise ValueError(f"{page} needs the lines {begin} and {end}")
+    page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")
