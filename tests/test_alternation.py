@@ -108,6 +108,10 @@ def test_blocks_follow_each_other_as_a_b_b_a_in_random_order(clock, monkeypatch)
     look = turns.pop((COLD, 0))
     assert {"".join(names) for names in turns.values()} == {"abba", "baab"}
     assert look == sorted(look), "the first lives are alone"
+    outside = {key: names[0] for key, names in turns.items()}
+    for (setup, number), name in outside.items():
+        if setup % 2 == 0:
+            assert {name, outside[setup + 1, number]} == {"a", "b"}
 
 
 def test_every_round_has_two_blocks_of_each(clock):

@@ -45,11 +45,14 @@ def put_interval(monkeypatch, low, high):
     monkeypatch.setattr(stats, "grouped_interval", lambda octets: estimate)
 
 
-@pytest.mark.parametrize(("pairs", "student"), [(8, 2.36462), (5, 2.77645)])
+@pytest.mark.parametrize(
+    ("pairs", "student"), [(8, (2.36462, 1.41492)), (5, (2.77645, 1.53321))]
+)
 def test_the_smallest_difference_by_hand(monkeypatch, pairs, student):
     put_interval(monkeypatch, -0.012, 0.008)
     found = compute_smallest_difference([[0.0]] * pairs)
-    expected = math.log(1.02) + 0.01 * (1 + 1.28 / student)
+    bound, nine_in_ten = student
+    expected = math.log(1.02) + 0.01 * (1 + nine_in_ten / bound)
     assert math.log1p(found) == pytest.approx(expected, abs=1e-6)
 
 
@@ -121,7 +124,7 @@ def test_it_takes_about_as_long_as_it_is_told(clock, monkeypatch):
 
 def test_a_neighbour_does_not_make_it_much_longer(clock, monkeypatch):
     Works(clock, monkeypatch, lambda: 0.002, delay=0.001)
-    assert measure_noise().seconds < 7
+    assert measure_noise().seconds < 9
 
 
 def test_smoke_is_short(clock, monkeypatch):

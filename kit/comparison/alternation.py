@@ -102,34 +102,36 @@ def measure_pair(
 ) -> None:
     """Measure a pair of set-ups in ABBA rounds, once with either created first.
 
-    Where one of the two cannot be suspended, only one is alive at a time.
+    Which of the two is outside in a round is drawn for the first set-up; in the second
+    it is the other one. Where one of the two cannot be suspended, only one is alive at
+    a time.
     """
+    outside = [order.choice([baseline, challenger]) for _ in range(rounds)]
+    inside = [challenger if v is baseline else baseline for v in outside]
     together = baseline.can_be_suspended and challenger.can_be_suspended
-    measure = _measure_together if together else _measure_in_turn
     for swapped in (False, True):
         variants = [challenger, baseline] if swapped else [baseline, challenger]
         setup = first_setup + swapped
-        measure(variants, setup, rounds, _WARM_UP_SECONDS, progress, order)
+        if together:
+            _measure_together(variants, setup, inside if swapped else outside, progress)
+        else:
+            _measure_in_turn(variants, setup, rounds, progress)
 
 
 def _measure_together(
-    variants: list[Variant],
-    setup: int,
-    rounds: int,
-    warm_up: float,
-    progress: Progress,
-    order: random.Random,
+    variants: list[Variant], setup: int, outside: list[Variant], progress: Progress
 ) -> None:
     with contextlib.ExitStack() as stack:
-        runs = []
+        runs: list[Run] = []
         for variant in variants:
             for run in runs:
                 run.suspend()
             run = variant.run(progress, setup)
-            runs.append(stack.enter_context(started(run, warm_up_seconds=warm_up)))
+            stack.enter_context(started(run, warm_up_seconds=_WARM_UP_SECONDS))
+            runs.append(run)
         active = runs[1]
-        for number in range(rounds):
-            first, second = order.sample(runs, 2)
+        for number, outer in enumerate(outside):
+            first, second = runs if outer is variants[0] else runs[::-1]
             for run, blocks in ((first, 1), (second, 2), (first, 1)):
                 if run is not active:
                     active.suspend()
@@ -140,17 +142,12 @@ def _measure_together(
 
 
 def _measure_in_turn(
-    variants: list[Variant],
-    setup: int,
-    rounds: int,
-    warm_up: float,
-    progress: Progress,
-    order: random.Random,
+    variants: list[Variant], setup: int, rounds: int, progress: Progress
 ) -> None:
     """Measure one after the other, each alone: all their blocks are one round."""
     for variant in variants:
         run = variant.run(progress, setup)
-        with started(run, warm_up_seconds=warm_up), run.active():
+        with started(run, warm_up_seconds=_WARM_UP_SECONDS), run.active():
             for _ in range(2 * rounds):
                 run.block()
 

@@ -18,8 +18,6 @@ from kit.progress import Progress
 COMPARISON_SECONDS = 4.0
 _SETUPS, _BLOCK_SECONDS = 16, 0.020
 _SMOKE_SECONDS, _SMOKE_SETUPS, _SMOKE_BLOCK_SECONDS = 0.2, 4, 0.001
-#: 90 % of a normal distribution lie below this many standard deviations.
-_NINE_IN_TEN = 1.28
 _CAUSES = (
     ("others_cores", 0.1, "other programs used {:.1f} cores: close them"),
     ("stolen", 0.02, "the host gave {:.2f} cores to other guests: try another time"),
@@ -134,8 +132,8 @@ def compute_smallest_difference(octets: Sequence[Sequence[float]]) -> float:
 
     `octets` holds the log-ratios of each pair of set-ups. An interval of half-width h
     must clear 2 %, so its middle must lie beyond log(1.02) + h; nine times in ten it
-    does where the truth is 1.28 standard errors further out. A standard error is h
-    over Student's quantile for so many pairs.
+    does where the truth is further out by as many standard errors as Student's t has
+    below 90 %, and h is as many as it has below 97.5 %.
 
     >>> round(compute_smallest_difference([[0.0, 0.0]] * 8), 3)
     0.02
@@ -144,8 +142,8 @@ def compute_smallest_difference(octets: Sequence[Sequence[float]]) -> float:
 
     estimate = stats.grouped_interval(octets)
     half = (estimate.high - estimate.low) / 2
-    error = half / float(stdtrit(len(octets) - 1, 0.975))
-    return math.expm1(math.log(stats.SAME) + half + _NINE_IN_TEN * error)
+    bound, nine_in_ten = stdtrit(len(octets) - 1, [0.975, 0.9])
+    return math.expm1(math.log(stats.SAME) + half * (1 + float(nine_in_ten / bound)))
 
 
 def _find_work() -> tuple[dict[str, Callable[[], Step]], dict[str, str]]:
