@@ -12,7 +12,7 @@ from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
 from kit.clock.log import Log, smoke
 from kit.clock.origin import source_of
 from kit.clock.run import Run, started
-from kit.clock.snapshot import SharedObjects
+from kit.clock.shared import SharedObjects
 from kit.figures import format_value
 from kit.machine import ticks
 from kit.machine.facts import Machine, this_machine

@@ -12,6 +12,7 @@ from collections.abc import Generator, Mapping, Sequence
 from kit.clock import snapshot
 from kit.clock.experiment import Experiment, ExperimentError, describe
 from kit.clock.log import Block, Log, Start, smoke
+from kit.clock.shared import SharedObjects
 from kit.clock.stepping import Stepper, failure
 from kit.clock.surroundings import Surroundings
 from kit.machine import devices, memory, processes, ticks
@@ -45,7 +46,7 @@ class Run:
         *,
         setup: int = 0,
         seed: int = 0,
-        shared: snapshot.SharedObjects | None = None,
+        shared: SharedObjects | None = None,
         block_seconds: float = BLOCK_SECONDS,
         steps_per_block: int = 1,
     ) -> None:

@@ -11,7 +11,7 @@ from kit.clock.experiment import Experiment
 from kit.clock.log import Log, smoke
 from kit.clock.measuring import Origin, longest_warm_up, make_trial
 from kit.clock.run import BLOCK_SECONDS, Run, started
-from kit.clock.snapshot import SharedObjects
+from kit.clock.shared import SharedObjects
 from kit.machine import ticks
 from kit.progress import Progress
 from kit.trial import COLD, Trial

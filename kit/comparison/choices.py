@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from kit.clock.experiment import Experiment, ExperimentError, resolve
 from kit.clock.measuring import Origin
-from kit.clock.snapshot import SharedObjects
+from kit.clock.shared import SharedObjects
 from kit.comparison.alternation import Variant
 from kit.comparison.quantities import QUANTITIES, SPEED
 from kit.figures import format_value

@@ -73,7 +73,7 @@ def compare_trials(
     above, below, *_ = QUANTITIES[of]
     verdict, reason = _verdict(low, high, above, below)
     if verdict == "cannot tell" and (cause := explain_width((baseline, variant))):
-        reason += f" ({cause})"
+        reason += f"; {cause}"
     doubts = [find_doubt(trial, of) for trial in (baseline, variant)]
     if of == SPEED and not baseline.whole_runs:
         doubts.insert(0, find_change(baseline, variant, estimate))
