@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from typing import NamedTuple
 
 from kit.comparison.quantities import SPEED
 from kit.stats import Estimate
@@ -73,49 +75,59 @@ def find_doubt(trial: Trial, of: str) -> str:
 def find_change(baseline: Trial, variant: Trial, log_ratio: Estimate) -> str:
     """Return whose speed depends on how long it has been running, or nothing.
 
-    The first life of each is longer than the others, and alone. Where it tells a ratio
-    that is off by over a fifth, and by more than lives differ anyway, then speed
-    changes on the way (a queue that starts full, a step that grows, rare slow steps),
-    or later starts find what the first one left behind.
+    The first life of each is longer than the others, and alone. Where all of it, or its
+    last third, tells a ratio that is off by over a fifth, and by more than lives differ
+    anyway, then speed changes on the way (a queue that starts full, a step that grows,
+    rare slow steps), or later starts find what the first one left behind.
     """
-    changes = [_change_of_rate(trial) for trial in (baseline, variant)]
-    (first_a, later_a), (first_b, later_b) = _rates(baseline), _rates(variant)
-    if math.isnan(first_a * later_a * first_b * later_b * log_ratio.high):
+    lives = [_read_lives(trial) for trial in (baseline, variant)]
+    if math.isnan(log_ratio.high) or not all(lives):
         return ""
     pairs = len({s for s in variant.block_setups if s != COLD}) / 2
     # One life beside the mean of so many pairs of lives.
     usual = (log_ratio.high - log_ratio.low) / 2 * math.sqrt(2 * (pairs + 1))
-    off = abs(math.log(first_b / first_a) - log_ratio.value)
-    if off <= max(math.log(_CHANGED), usual):
-        return ""
-    change, trial = max(
-        zip(changes, (baseline, variant), strict=True), key=lambda c: abs(c[0])
+    for part in ("first", "late"):
+        a, b = (getattr(life, part) for life in lives if life)
+        off = abs(math.log(b / a) - log_ratio.value)
+        if off > max(math.log(_CHANGED), usual):
+            changes = [getattr(life, part) / life.later for life in lives if life]
+            change, trial = max(
+                zip(changes, (baseline, variant), strict=True),
+                key=lambda c: abs(math.log(c[0])),
+            )
+            where = "the end of " * (part == "late") + "its first, longer life"
+            return (
+                f"{trial.heading()} ran {change:.2g} × as fast in {where} as in later "
+                "ones: its speed changes on the way, or starts leave something behind; "
+                "compare whole runs (seconds=None), or measure much longer"
+            )
+    return ""
+
+
+class _Lives(NamedTuple):
+    """Items per second: in the first life, late in it, and in the later lives."""
+
+    first: float
+    late: float
+    later: float
+
+
+def _read_lives(trial: Trial) -> _Lives | None:
+    """Return the rates of a trial's lives; None where there is no longer first one."""
+    first, later = [], []
+    columns = trial.block_setups, trial.block_items, trial.block_seconds
+    for setup, items, seconds in zip(*columns, strict=True):
+        (first if setup == COLD else later).append((items, seconds))
+    if not first or not later:
+        return None
+    last_third = first[-max(1, len(first) // 3) :]
+    return _Lives(
+        _rate(first), statistics.median(n / t for n, t in last_third), _rate(later)
     )
-    return (
-        f"{trial.heading()} ran {math.exp(change):.2g} × as fast in its first, longer "
-        "life as in later ones: its speed changes on the way, or starts leave "
-        "something behind; compare whole runs (seconds=None), or measure much longer"
-    )
 
 
-def _change_of_rate(trial: Trial) -> float:
-    """Return the log of the first life's rate over that of the others."""
-    first, later = _rates(trial)
-    return math.log(first / later)
-
-
-def _rates(trial: Trial) -> tuple[float, float]:
-    """Return items per second in the first life and in the others; nan if unknown."""
-    items, seconds = [0.0, 0.0], [0.0, 0.0]
-    for setup, n, t in zip(
-        trial.block_setups, trial.block_items, trial.block_seconds, strict=True
-    ):
-        items[setup != COLD] += n
-        seconds[setup != COLD] += t
-    first, later = (
-        n / t if t else math.nan for n, t in zip(items, seconds, strict=True)
-    )
-    return first, later
+def _rate(blocks: list[tuple[float, float]]) -> float:
+    return math.fsum(n for n, _ in blocks) / math.fsum(t for _, t in blocks)
 
 
 def explain_width(trials: tuple[Trial, Trial]) -> str:

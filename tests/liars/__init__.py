@@ -69,6 +69,7 @@ LIARS = [
         prefetch_head_start,
         prefetch_head_start_for_real,
         excuses=CHANGES,
+        seconds=4.0,
     ),
     _both("leaked autocast", "slower", leaked_autocast, ratio=1 / 2),
     _both("leaked thread count", "slower", leaked_threads, ratio=1 / 2),
