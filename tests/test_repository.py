@@ -24,7 +24,7 @@ ALLOWED = {
     "gpu": "nvidia-ml-py",
     "store": "s3fs pyarrow moto",
     "alluxio": "alluxiofs",
-    "test": "pytest nbval nbclient pytest-timeout playwright ruff codespell",
+    "test": "pytest nbval nbclient pytest-timeout playwright ruff codespell pyperf",
 }
 
 
