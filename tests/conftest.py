@@ -81,3 +81,16 @@ def progresses(monkeypatch):
     for room in (measuring, comparing):
         monkeypatch.setattr(room, "Progress", Recorded)
     return made
+
+
+@pytest.fixture
+def pretend(tmp_path):
+    """Write files below a root of their own and return it."""
+
+    def write(files):
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return tmp_path
+
+    return write

@@ -20,19 +20,6 @@ V1 = "1 0 0:1 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
 STAT = "nr_periods 10\nnr_throttled 4\n"
 
 
-@pytest.fixture
-def pretend(tmp_path):
-    """Write files below a root of their own and return it."""
-
-    def write(files):
-        for path, text in files.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text)
-        return tmp_path
-
-    return write
-
-
 # ---------------------------------------------------------------- /proc/stat
 
 

@@ -30,19 +30,6 @@ model name\t: another
 """
 
 
-@pytest.fixture
-def pretend(tmp_path):
-    """Write files below a root of their own and return it."""
-
-    def write(files):
-        for path, text in files.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text)
-        return tmp_path
-
-    return write
-
-
 def cores_of(root, allowed=8):
     with pytest.MonkeyPatch.context() as patch:
         found = (allowed, "in the affinity mask")
