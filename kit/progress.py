@@ -33,6 +33,8 @@ class Progress:
         self.so_far = ""
         self.note = ""
         self.stopping = False
+        self.waiting = False
+        self.disturbed = False
         self.fraction = 0.0
         self.seconds_left: float | None = None
         self.started = self._begun = time.monotonic()
@@ -41,6 +43,10 @@ class Progress:
     def stop(self) -> None:
         """Ask the measurement to stop after the current step."""
         self.stopping = True
+
+    def disturb(self) -> None:
+        """Say that something else runs in this process, unless this one only waits."""
+        self.disturbed = self.disturbed or not self.waiting
 
     def begin(self, part: int, parts: int, seconds: float | None = None) -> None:
         """Say which part starts, of how many equal ones, and how long it will take."""

@@ -43,6 +43,7 @@ class Log:
     blocks: list[Block] = field(default_factory=list)
     unsettled_starts: int = 0
     stopped: bool = False
+    disturbed: bool = False
     ended_children: list[str] = field(default_factory=list)
 
 

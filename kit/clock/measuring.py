@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import itertools
 import math
@@ -13,6 +14,7 @@ from kit.clock.log import Log, smoke
 from kit.clock.origin import source_of
 from kit.clock.run import Run, started
 from kit.clock.shared import SharedObjects
+from kit.clock.turns import take_turn
 from kit.figures import format_value
 from kit.machine import ticks
 from kit.machine.facts import Machine, this_machine
@@ -46,9 +48,21 @@ def measure(
     check_arguments("measure()", seconds, repeats, on)
     resolved = resolve("measure()", experiment)
     bound = resolved.bind("measure()", knobs)
-    log, origin, shared = Log(), Origin.find(resolved), SharedObjects(resolved, bound)
     with Progress(f"measuring {describe(resolved.name, bound)}") as progress:
-        try:
+        return measure_watched(resolved, bound, progress, seconds, repeats)
+
+
+def measure_watched(
+    resolved: Experiment,
+    bound: Mapping[str, object],
+    progress: Progress,
+    seconds: float | None,
+    repeats: int,
+) -> Trial:
+    """Measure what `measure` was asked for, while somebody watches the progress."""
+    log, origin, shared = Log(), Origin.find(resolved), SharedObjects(resolved, bound)
+    try:
+        with take_turn(progress), contextlib.closing(shared):
             for repeat in range(repeats):
                 seed = repeat if seconds is None else 0
                 run = Run(
@@ -61,10 +75,9 @@ def measure(
                     shared=shared,
                 )
                 _measure_start(run, seconds, repeat, repeats)
-        except Stopped:
-            log.stopped = True
-        finally:
-            shared.restore()
+    except Stopped:
+        log.stopped = True
+    log.disturbed = progress.disturbed
     trial = make_trial(
         resolved, bound, log, origin, whole_runs=seconds is None, shared=shared
     )
@@ -140,6 +153,8 @@ def make_trial(
         children = ", ".join(log.ended_children)
         notes.append(f"Processes still alive after the end were ended: {children}.")
     settled = 2 * log.unsettled_starts <= len(log.starts)
+    outcome = "complete" if settled else "not settled"
+    outcome = "disturbed" if log.disturbed else outcome
     return Trial(
         experiment=experiment.name,
         title=experiment.title,
@@ -160,7 +175,7 @@ def make_trial(
         machine=origin.machine,
         source=origin.source,
         started=origin.started,
-        outcome="stopped" if log.stopped else "complete" if settled else "not settled",
+        outcome="stopped" if log.stopped else outcome,
         whole_runs=whole_runs,
         notes=notes,
         conditions=dict(conditions or {}),

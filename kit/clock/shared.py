@@ -47,6 +47,8 @@ class SharedObjects:
         for restorer in self._restorers:
             restorer()
 
+    close = restore
+
 
 def _load(owner: Any, kept: Mapping[str, object]) -> None:
     owner.load_state_dict(copy.deepcopy(kept))

@@ -15,24 +15,30 @@ from kit.figures import format_value
 from kit.trial import Trial
 
 
-def check_quantity(of: str, seconds: float | None, within: float | None) -> None:
+def check_quantity(
+    of: str,
+    seconds: float | None,
+    within: float | None,
+    *,
+    caller: str = "compare()",
+) -> None:
     """Raise ExperimentError where `of`, `seconds` and `within` do not go together."""
     starts = ("setup_seconds", "peak_memory_bytes")
     if seconds is None and of in starts:
         raise ExperimentError(
-            f"compare(): of={format_value(of)} looks at starts, not at whole runs.\n"
+            f"{caller}: of={format_value(of)} looks at starts, not at whole runs.\n"
             "Leave out seconds=None."
         )
     if seconds is not None and of not in (SPEED, *starts):
         raise ExperimentError(
-            f"compare(): of={format_value(of)} compares whole runs, and "
+            f"{caller}: of={format_value(of)} compares whole runs, and "
             f"seconds={format_value(seconds)} asks for a rate.\n"
             "Say seconds=None, and let the generator end; other quantities: "
             f"{', '.join(QUANTITIES)}."
         )
     if of not in QUANTITIES and not _is_positive(within):
         raise ExperimentError(
-            f"compare(): of={format_value(of)} is a metric, compared by its "
+            f"{caller}: of={format_value(of)} is a metric, compared by its "
             f"difference; within={format_value(within)} does not say which difference "
             "counts as the same.\n"
             f"Add within=…, for instance within=0.01 (quantities: "
@@ -64,7 +70,7 @@ def make_variants(
     )
     lists = {k: v for k, v in choices.items() if isinstance(v, (list, range))}
     for knob, values in lists.items():
-        _check_choices(experiments, knob, list(values))
+        check_choices("compare()", experiments, knob, list(values))
     combinations = [
         dict(zip(lists, values, strict=True))
         for values in itertools.product(*lists.values())
@@ -105,12 +111,13 @@ def _is_same(a: object, b: object) -> bool:
         return False
 
 
-def _check_choices(
-    experiments: Sequence[Experiment], knob: str, values: list[object]
+def check_choices(
+    caller: str, experiments: Sequence[Experiment], knob: str, values: list[object]
 ) -> None:
+    """Raise ExperimentError where a list is empty or lacks an experiment's default."""
     if not values:
         raise ExperimentError(
-            f"compare(): {knob}={values!r} is an empty list of choices.\n"
+            f"{caller}: {knob}={values!r} is an empty list of choices.\n"
             f"Name two values or more, the baseline first: {knob}=[…, …]."
         )
     for chosen in experiments:
@@ -119,7 +126,7 @@ def _check_choices(
             _is_same(default, value) for value in values
         ):
             raise ExperimentError(
-                f"compare(): {chosen.name}'s default {knob}={format_value(default)} is "
+                f"{caller}: {chosen.name}'s default {knob}={format_value(default)} is "
                 f"not among the choices {format_value(values, 60)}.\n"
                 f"Add {format_value(default)} to the list, the baseline first, or "
                 f"change the default in def {chosen.name}(*, {knob}=…)."

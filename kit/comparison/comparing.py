@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from kit.clock.log import smoke
 from kit.clock.measuring import check_arguments
+from kit.clock.turns import take_turn
 from kit.comparison import alternation
 from kit.comparison.alternation import Variant
 from kit.comparison.budget import Budget, Pairing
@@ -51,17 +53,35 @@ def compare(
     check_arguments("compare()", seconds, repeats, on)
     check_quantity(of, seconds, within)
     variants = make_variants(experiment, choices, whole_runs=seconds is None)
-    labels = [variant.label for variant in variants]
-    with Progress(f"comparing {' · '.join(labels)}"[:100]) as progress:
-        try:
+    title = " · ".join(variant.label for variant in variants)
+    with Progress(f"comparing {title}"[:100]) as progress:
+        return compare_watched(
+            variants, progress, of, within, seconds, repeats, patient
+        )
+
+
+def compare_watched(
+    variants: Sequence[Variant],
+    progress: Progress,
+    of: str,
+    within: float | None,
+    seconds: float | None,
+    repeats: int,
+    patient: bool,
+) -> Comparison:
+    """Compare what `compare` was asked for, while somebody watches the progress."""
+    stopped = False
+    try:
+        with take_turn(progress), contextlib.ExitStack() as stack:
+            for variant in variants:
+                stack.enter_context(contextlib.closing(variant.shared))
             _alternate(variants, of, seconds, repeats, patient, progress)
-        except Stopped:
-            for variant in variants:
-                variant.log.stopped = True
-        finally:
-            for variant in variants:
-                variant.shared.restore()
+    except Stopped:
+        stopped = True
+    for variant in variants:
+        variant.log.stopped, variant.log.disturbed = stopped, progress.disturbed
     trials = [variant.trial() for variant in variants]
+    labels = [variant.label for variant in variants]
     comparison = Comparison(trials, labels, of, within)
     JOURNAL.extend([*trials, comparison])
     return comparison

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kit import figures, stats
-from kit.comparison.quantities import QUANTITIES, SPEED
+from kit import figures
+from kit.comparison.quantities import QUANTITIES, SPEED, quantity_of
 from kit.comparison.ratio import Ratio, compare_trials
 from kit.trial import Trial
 
@@ -125,18 +125,7 @@ class Comparison:
 
     def quantity(self, trial: Trial) -> tuple[float, float, float]:
         """Return the compared quantity of one trial with its 95 % interval."""
-        if self.of == SPEED:
-            return (trial.items_per_second, *trial.interval)
-        if self.of == "peak_memory_bytes":
-            values = [float(m) for m in trial.start_memory_bytes if m is not None]
-        elif self.of == "setup_seconds":
-            values = trial.setup_seconds
-        elif self.of == "run_seconds":
-            values = trial.block_seconds
-        else:
-            values = trial.last_values(self.of)
-        later = self.of in ("setup_seconds", "peak_memory_bytes") and len(values) > 1
-        return tuple(stats.student_interval(values[1:] if later else values))
+        return quantity_of(trial, self.of)
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table as text: label, quantity, ratio, interval, verdict."""

@@ -37,12 +37,14 @@ def draw_bars(
     title: str,
     unit: str,
     baseline: int | None = None,
+    recorded: Sequence[int] = (),
     format: Callable[[float], str] = format_number,
 ) -> Figure:
     """Draw one horizontal bar per label, with its 95 % interval and its value in words.
 
     `lows` and `highs` are the intervals' ends. A value that is None or nan is written
-    as unknown. `baseline` is the number of a row, from 0; `format` writes the values.
+    as unknown. `baseline` is the number of a row, from 0, `recorded` those of rows that
+    were measured elsewhere; both are hatched. `format` writes the values.
     Raises ValueError where the sequences' lengths differ.
 
     >>> figure = draw_bars(["0", "2"], [770, 1578], title="Two are faster", unit="1/s")
@@ -61,9 +63,10 @@ def draw_bars(
     axes.axvline(0, color=COLOURS["ink"], lw=1)
     for y, row in enumerate(rows):
         _, value, low, high = row
-        role = "baseline" if y == baseline else "measured"
+        role = "recorded" if y in recorded else "measured"
+        role = "baseline" if y == baseline else role
         if is_known(value):
-            hatch = HATCH if y == baseline else None
+            hatch = HATCH if role != "measured" else None
             look = {"facecolor": COLOURS[role], "edgecolor": COLOURS["card"], "lw": 0}
             axes.barh(y, value, 0.62, hatch=hatch, **look)
             if y == baseline:

@@ -6,6 +6,7 @@ those of a chapter.
 
 from kit.recording.chapters import (
     cell_source,
+    find_recorded,
     is_current,
     notebook_definitions,
     recorded,
@@ -23,5 +24,13 @@ from kit.recording.files import (
 )
 
 __all__ = ["FORMAT", "Recording", "RecordingError", "cell_source", "compute_checksum"]
-__all__ += ["is_current", "load", "notebook_definitions", "read", "recorded", "save"]
+__all__ += [
+    "find_recorded",
+    "is_current",
+    "load",
+    "notebook_definitions",
+    "read",
+    "recorded",
+    "save",
+]
 __all__ += ["write", "write_journal"]

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kit.clock.experiment import Experiment
+from kit.clock.origin import source_of
 from kit.comparison import Comparison
 from kit.recording.files import Recording, RecordingError, load, write
 from kit.trial import JOURNAL, Trial
@@ -50,6 +52,28 @@ def recorded(
             if trial.experiment == experiment and wanted:
                 found.append(_mark_earlier(trial, definitions))
     return found
+
+
+def find_recorded(experiment: Experiment) -> list[Trial]:
+    """Return what was recorded of just this experiment, in whichever chapter.
+
+    The newest recording of each chapter and machine counts, in the nearest folder of
+    recordings; of equal knobs, the latest trial. An experiment that has changed since
+    has none. Files that cannot be read are left out.
+    """
+    where = nearest_folder()
+    if where is None:
+        return []
+    newest = {p.stem.rpartition("__")[0]: p for p in sorted(where.glob("*__*__*.json"))}
+    definitions = _definitions(source_of(experiment.function))
+    found: dict[tuple[str, str], Trial] = {}
+    for path in newest.values():
+        with contextlib.suppress(RecordingError):
+            for trial in load(path):
+                same = trial.experiment == experiment.name
+                if same and definitions and is_current(trial.source, definitions):
+                    found[trial.machine.name, repr(trial.knobs)] = trial
+    return list(found.values())
 
 
 def nearest_folder() -> Path | None:

@@ -1,0 +1,124 @@
+"""What a panel lets you turn: experiments, knobs, and one point among them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kit.clock.experiment import Experiment, ExperimentError, resolve
+from kit.comparison.choices import check_choices
+from kit.figures import format_value
+
+#: The name of the control that chooses among several experiments.
+EXPERIMENT = "experiment"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Experiments by name, lists of choices by knob, and the knobs that are fixed."""
+
+    experiments: dict[str, Experiment]
+    lists: dict[str, list[Any]]
+    fixed: dict[str, Any]
+
+    @classmethod
+    def of(cls, experiment: object, given: Mapping[str, object]) -> Choices:
+        """Sort what `explore` was given; raise ExperimentError where it cannot be."""
+        named = isinstance(experiment, Mapping)
+        items = experiment.items() if isinstance(experiment, Mapping) else []
+        found = [resolve("explore()", e, str(name)) for name, e in items]
+        if not named:
+            found = [resolve("explore()", experiment)]
+        if not found:
+            raise ExperimentError(
+                "explore(): no experiment was given.\n"
+                'Pass a generator function, or several by name: {"plain": f}.'
+            )
+        lists = {
+            knob: list(value)
+            for knob, value in given.items()
+            if isinstance(value, (list, range))
+        }
+        fixed = {knob: value for knob, value in given.items() if knob not in lists}
+        for knob, values in lists.items():
+            check_choices("explore()", found, knob, values)
+        for chosen in found:
+            first = {knob: values[0] for knob, values in lists.items()}
+            chosen.bind("explore()", {**fixed, **first})
+        if len(found) > 1:
+            lists = {EXPERIMENT: [chosen.name for chosen in found], **lists}
+        return cls({chosen.name: chosen for chosen in found}, lists, fixed)
+
+    def start(self) -> dict[str, Any]:
+        """Return where the controls stand first: defaults, else the first choices."""
+        first = next(iter(self.experiments.values()))
+        return {
+            knob: next(
+                (v for v in values if _same(v, first.defaults.get(knob))), values[0]
+            )
+            for knob, values in self.lists.items()
+        }
+
+    def points(self) -> list[dict[str, Any]]:
+        """Return every combination of choices."""
+        return [
+            dict(zip(self.lists, values, strict=True))
+            for values in itertools.product(*self.lists.values())
+        ]
+
+    def check(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a full point; raise ExperimentError for what is no choice."""
+        full = {**self.start(), **point}
+        for knob, value in point.items():
+            if knob not in self.lists:
+                known = ", ".join(self.lists) or "none"
+                raise ExperimentError(
+                    f"Panel.run: {knob}={format_value(value)} cannot be chosen here.\n"
+                    f"What can be chosen: {known}. Name it in explore({knob}=[…])."
+                )
+            if not any(_same(value, v) for v in self.lists[knob]):
+                raise ExperimentError(
+                    f"Panel.run: {knob}={format_value(value)} is not among the choices "
+                    f"{format_value(self.lists[knob], 60)}.\n"
+                    "Choose one of them, or add it to the list in explore()."
+                )
+        return full
+
+    def experiment(self, point: Mapping[str, Any]) -> Experiment:
+        """Return the experiment of a point."""
+        name = point.get(EXPERIMENT) or next(iter(self.experiments))
+        return self.experiments[name]
+
+    def knobs(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all knobs of a point, bound and checked."""
+        chosen = {k: v for k, v in point.items() if k != EXPERIMENT}
+        return self.experiment(point).bind("explore()", {**self.fixed, **chosen})
+
+    def label(self, point: Mapping[str, Any]) -> str:
+        """Return a point in words: names only where several are chosen among."""
+        if len(self.lists) == 1:
+            return format_value(next(iter(point.values()))).strip("'")
+        return ", ".join(
+            str(value) if knob == EXPERIMENT else f"{knob}={format_value(value)}"
+            for knob, value in point.items()
+        )
+
+    @property
+    def ordered(self) -> str | None:
+        """The one knob whose choices are three ordered numbers or more, if there is."""
+        found = [
+            knob
+            for knob, values in self.lists.items()
+            if len(values) > 2
+            and all(
+                isinstance(v, (int, float)) and not isinstance(v, bool) for v in values
+            )
+            and values in (sorted(values), sorted(values, reverse=True))
+        ]
+        return found[0] if len(found) == 1 else None
+
+
+def _same(a: object, b: object) -> bool:
+    return a is b or (type(a) is type(b) and repr(a) == repr(b))
