@@ -14,6 +14,7 @@ from kit import data
 from kit.clock import measure
 from kit.comparison import compare
 from kit.machine import this_machine
+from kit.panel import explore
 from kit.recording import load, recorded, save
 from kit.teaching import claim, guess
 
@@ -21,6 +22,7 @@ __all__ = [
     "claim",
     "compare",
     "data",
+    "explore",
     "guess",
     "load",
     "measure",

@@ -8,7 +8,9 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from types import TracebackType
+from typing import Any
 
 from kit import figures
 
@@ -48,6 +50,16 @@ class Progress:
         """Say that something else runs in this process, unless this one only waits."""
         self.disturbed = self.disturbed or not self.waiting
 
+    def take_turn(self) -> None:
+        """Go on after others have been waited for."""
+        self.waiting = False
+
+    def report(self, find: Callable[[], Mapping[str, Any]]) -> None:
+        """Offer what was measured so far, by label, at a moment when nothing is timed.
+
+        Whoever shows pictures calls `find` and draws now; a line of text needs neither.
+        """
+
     def begin(self, part: int, parts: int, seconds: float | None = None) -> None:
         """Say which part starts, of how many equal ones, and how long it will take."""
         if part == 0:
@@ -66,7 +78,8 @@ class Progress:
     def text(self) -> str:
         """Return the state as one line."""
         elapsed = time.monotonic() - self.started
-        parts = [self.title, f"{self.doing}, {elapsed:.0f} s so far"]
+        doing = "" if self.doing == "measuring" else f"{self.doing}, "
+        parts = [self.title, f"{doing}{elapsed:.0f} s so far"]
         if self.stopping:
             parts.append("stopping after this step")
         if self.fraction:

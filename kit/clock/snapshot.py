@@ -6,6 +6,7 @@ for the generator. A suspended generator would leave its own to whoever runs nex
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import random
 import sys
@@ -138,6 +139,15 @@ def restore(state: State) -> None:
         torch.autocast_decrement_nesting()
     for name, value in state.random_states.items():
         _RANDOM[name][1](value)
+
+
+def take_over(state: State) -> None:
+    """Set a new thread to the state of another; random generators belong to all."""
+    import torch
+
+    restore(dataclasses.replace(state, random_states={}))
+    # A new thread reports the count of the one that made it, and uses another.
+    torch.set_num_threads(torch.get_num_threads())
 
 
 def _below_torch(path: str) -> Any:

@@ -55,4 +55,4 @@ def _wait(ticket: _Ticket, progress: Progress) -> None:
             if progress.stopping:
                 raise Stopped
             _CHANGED.wait(_SECONDS_BETWEEN_LOOKS)
-    progress.waiting = False
+    progress.take_turn()

@@ -13,6 +13,7 @@ from kit.comparison.conditions import Look
 from kit.comparison.ratio import Ratio, compare_trials
 from kit.machine import ticks
 from kit.progress import Progress
+from kit.trial import Trial
 
 #: So much of the budget goes to the first pairs of all challengers, evenly; the rest
 #: goes where the interval is widest.
@@ -122,6 +123,7 @@ class Budget:
             label, value = pairing.challenger.label, pairing.ratio.value
             progress.so_far = f"{label}: {value:.3g} × so far"
             progress.expect((ticks.CLOCK.wall() - begun) / expected)
+            progress.report(lambda: _trials_so_far(pairings))
 
     def _spent(self) -> float:
         return ticks.CLOCK.wall() - self.begun
@@ -149,3 +151,9 @@ class Budget:
     def _fits(self, pairing: Pairing, each: float, over: float) -> bool:
         cost = pairing.pair_seconds(pairing.choose_rounds(each))
         return self._spent() + cost <= over * self.seconds
+
+
+def _trials_so_far(pairings: Sequence[Pairing]) -> dict[str, Trial]:
+    started = [pairing for pairing in pairings if pairing.pairs]
+    variants = [started[0].baseline, *(pairing.challenger for pairing in started)]
+    return {variant.label: variant.trial() for variant in variants}

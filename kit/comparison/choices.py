@@ -103,7 +103,7 @@ def _is_positive(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 
-def _is_same(a: object, b: object) -> bool:
+def is_same(a: object, b: object) -> bool:
     """Return whether two values are the same; arrays only where they are one object."""
     try:
         return a is b or bool(a == b)
@@ -123,7 +123,7 @@ def check_choices(
     for chosen in experiments:
         default = chosen.defaults.get(knob, inspect.Parameter.empty)
         if default is not inspect.Parameter.empty and not any(
-            _is_same(default, value) for value in values
+            is_same(default, value) for value in values
         ):
             raise ExperimentError(
                 f"{caller}: {chosen.name}'s default {knob}={format_value(default)} is "

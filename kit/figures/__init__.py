@@ -4,7 +4,13 @@ Charts use matplotlib's object interface only, because pyplot is not safe on the
 of a widget. matplotlib is imported by the first chart, not by this package.
 """
 
-from kit.figures.charts import draw_bars, draw_distribution, draw_lines, draw_steps
+from kit.figures.charts import (
+    Series,
+    draw_bars,
+    draw_distribution,
+    draw_lines,
+    draw_steps,
+)
 from kit.figures.numbers import (
     format_bytes,
     format_number,
@@ -22,9 +28,17 @@ from kit.figures.tables import (
     html_table,
     text_table,
 )
-from kit.figures.theme import COLOURS, SERIES_COLOURS
+from kit.figures.theme import COLOURS, PANEL_STYLE, SERIES_COLOURS
 
-__all__ = ["COLOURS", "SERIES_COLOURS", "Picture", "draw_bars", "draw_distribution"]
+__all__ = [
+    "COLOURS",
+    "PANEL_STYLE",
+    "SERIES_COLOURS",
+    "Picture",
+    "Series",
+    "draw_bars",
+    "draw_distribution",
+]
 __all__ += ["draw_lines", "draw_steps", "format_bytes", "format_number", "format_rate"]
 __all__ += ["format_ratio", "format_seconds", "format_value", "html_card"]
 __all__ += [

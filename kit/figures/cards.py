@@ -22,16 +22,16 @@ _FONT = "DejaVu Sans"  # comes with matplotlib, so every machine draws the same
 
 
 def make_card(
-    title: str, height: float, left: float, right: float
+    title: str, height: float, left: float, right: float, width: float = WIDTH
 ) -> tuple[Figure, Axes]:
-    """Make a card for axes of this height, with margins in inches."""
+    """Make a card of this width for axes of this height; all lengths are in inches."""
     from matplotlib.figure import Figure
 
-    title = wrap(title, WIDTH - 2 * EDGE, 12, "bold")
+    title = wrap(title, width - 2 * EDGE, 12, "bold")
     top, bottom = 0.36 + 0.22 * (title.count("\n") + 1), 0.63
-    total, across = top + height + bottom, WIDTH - left - right
-    figure = Figure((WIDTH, total), _DPI, facecolor=COLOURS["card"])
-    place = (left / WIDTH, bottom / total, across / WIDTH, height / total)
+    total, across = top + height + bottom, width - left - right
+    figure = Figure((width, total), _DPI, facecolor=COLOURS["card"])
+    place = (left / width, bottom / total, across / width, height / total)
     axes = figure.add_axes(place, facecolor="none")
     heading = axes.set_title(title, loc="left", pad=12, **style_text(12, "ink"))
     heading.set(x=(EDGE - left) / across, weight="bold", linespacing=1.3)

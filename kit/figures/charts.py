@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Series = tuple[Numbers, Numbers, Numbers | None, Numbers | None, str]
 
 _DOTTED = {"color": COLOURS["ink"], "lw": 0.8, "ls": (0, (2, 3)), "zorder": 1}
+_MARK = {"color": COLOURS["predicted"], "lw": 2, "ls": (0, (2, 1))}
 _LOOKS: dict[str, dict[str, Any]] = {
     "measured": {"ms": 6.5, "lw": 1.8},
     "predicted": {"ls": (0, (5, 2)), "lw": 1.8},
@@ -38,13 +39,16 @@ def draw_bars(
     unit: str,
     baseline: int | None = None,
     recorded: Sequence[int] = (),
+    predicted: Numbers = (),
+    width: float = cards.WIDTH,
     format: Callable[[float], str] = format_number,
 ) -> Figure:
     """Draw one horizontal bar per label, with its 95 % interval and its value in words.
 
     `lows` and `highs` are the intervals' ends. A value that is None or nan is written
     as unknown. `baseline` is the number of a row, from 0, `recorded` those of rows that
-    were measured elsewhere; both are hatched. `format` writes the values.
+    were measured elsewhere; both are hatched. `predicted` are values of the first rows,
+    each drawn as a dashed mark. `width` is in inches; `format` writes the values.
     Raises ValueError where the sequences' lengths differ.
 
     >>> figure = draw_bars(["0", "2"], [770, 1578], title="Two are faster", unit="1/s")
@@ -53,11 +57,13 @@ def draw_bars(
     """
     rows = cards.join_rows(labels, values, lows, highs)
     texts = [format(value) if is_known(value) else "unknown" for value in values]
-    names = [cards.wrap(label, 2.6) for label in labels]
+    names = [cards.wrap(label, width / 3) for label in labels]
     left = EDGE + cards.measure_widest(names) + 0.15
-    figure, axes = cards.make_card(title, 0.46 * max(1, len(rows)) + 0.1, left, EDGE)
-    low, *_, high = sorted([0, 0, *cards.list_known(rows)])
-    across = cards.WIDTH - left - EDGE
+    height = 0.46 * max(1, len(rows)) + 0.1
+    figure, axes = cards.make_card(title, height, left, EDGE, width)
+    marks = [value for value in predicted if is_known(value)]
+    low, *_, high = sorted([0, 0, *cards.list_known(rows), *marks])
+    across = width - left - EDGE
     room = max(0.3, 1 - (cards.measure_widest(texts) + 0.25) / across)
     axes.set_xlim(low * 1.05, low + ((high - low) or 1) / room)
     axes.axvline(0, color=COLOURS["ink"], lw=1)
@@ -77,10 +83,18 @@ def draw_bars(
             max([0, *cards.list_known([row])]),
         )
         cards.write(axes, texts[y], (end, y), (7, 0), role=role)
+    for y, value in enumerate(predicted):
+        if is_known(value):
+            axes.plot([value] * 2, [y - 0.42, y + 0.42], zorder=5, **_MARK)
     axes.set_ylim(max(1, len(names)) - 0.45, -0.6)  # the first row at the top
     axes.set_yticks(range(len(names)), names, **cards.style_text(10, "ink"))
-    cards.label_axes(axes, unit, "", grid="x")
-    return describe(figure, f"Bars, {unit}", title, cards.write_rows(rows, format))
+    said = cards.write_rows(rows, format)
+    if marks:
+        pairs = zip(labels, predicted, strict=False)
+        told = "; ".join(f"{label}: {format(value)}" for label, value in pairs)
+        said = f"{said}. Predicted: {told}"
+    cards.label_axes(axes, unit + " (dashed: predicted)" * bool(marks), "", grid="x")
+    return describe(figure, f"Bars, {unit}", title, said)
 
 
 @alone()
@@ -91,21 +105,23 @@ def draw_lines(
     xlabel: str,
     ylabel: str,
     logx: bool = False,
+    width: float = cards.WIDTH,
 ) -> Figure:
     """Draw named lines, each with its name at its end.
 
     A series is (xs, ys, lows or None, highs or None, style): "measured" has markers and
     95 % intervals, "predicted" is dashed, "recorded" has hollow markers. The vertical
-    axis begins at zero. Raises ValueError for another style, and for x ≤ 0 if `logx`.
+    axis begins at zero; `width` is in inches. Raises ValueError for another style, and
+    for x ≤ 0 if `logx`.
 
     >>> series = {"here": ([1, 2], [5, 9], None, None, "measured")}
     >>> figure = draw_lines(series, title="It grows", xlabel="workers", ylabel="1/s")
     >>> figure.axes[0].lines[0].get_ydata().tolist()
     [5, 9]
     """
-    names = [cards.wrap(name, 1.7) for name in series]
+    names = [cards.wrap(name, width / 4.5) for name in series]
     right = EDGE + cards.measure_widest(names) + 0.2
-    figure, axes = cards.make_card(title, 3.3, 1.05, right)
+    figure, axes = cards.make_card(title, 3.3, 1.05, right, width)
     axes.set_xscale("log" if logx else "linear")
     drawn = dict.fromkeys(_LOOKS, 0)
     everything: list[cards.Row] = []

@@ -49,7 +49,7 @@ def to_html(figure: Figure, alt: str) -> str:
     border = f"border:1px solid {COLOURS['border']};border-radius:8px"
     return (
         f'<img alt="{html.escape(alt)}" width="{round(figure.get_figwidth() * 100)}" '
-        f'style="max-width:100%;height:auto;{border}" '
+        f'style="max-width:100%;height:auto;box-sizing:border-box;{border}" '
         f'src="data:image/png;base64,{source}">'
     )
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kit.clock.experiment import Experiment, ExperimentError, resolve
-from kit.comparison.choices import check_choices
+from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
+from kit.comparison.choices import check_choices, is_same
 from kit.figures import format_value
 
 #: The name of the control that chooses among several experiments.
@@ -17,8 +17,12 @@ EXPERIMENT = "experiment"
 
 @dataclass(frozen=True)
 class Choices:
-    """Experiments by name, lists of choices by knob, and the knobs that are fixed."""
+    """Experiments by name, lists of choices by knob, and the knobs that are fixed.
 
+    `given` is what `explore` was given: one experiment, or several by name.
+    """
+
+    given: object
     experiments: dict[str, Experiment]
     lists: dict[str, list[Any]]
     fixed: dict[str, Any]
@@ -49,14 +53,15 @@ class Choices:
             chosen.bind("explore()", {**fixed, **first})
         if len(found) > 1:
             lists = {EXPERIMENT: [chosen.name for chosen in found], **lists}
-        return cls({chosen.name: chosen for chosen in found}, lists, fixed)
+        experiments = {chosen.name: chosen for chosen in found}
+        return cls(experiment, experiments, lists, fixed)
 
     def start(self) -> dict[str, Any]:
         """Return where the controls stand first: defaults, else the first choices."""
         first = next(iter(self.experiments.values()))
         return {
             knob: next(
-                (v for v in values if _same(v, first.defaults.get(knob))), values[0]
+                (v for v in values if is_same(v, first.defaults.get(knob))), values[0]
             )
             for knob, values in self.lists.items()
         }
@@ -78,7 +83,7 @@ class Choices:
                     f"Panel.run: {knob}={format_value(value)} cannot be chosen here.\n"
                     f"What can be chosen: {known}. Name it in explore({knob}=[…])."
                 )
-            if not any(_same(value, v) for v in self.lists[knob]):
+            if not any(is_same(value, v) for v in self.lists[knob]):
                 raise ExperimentError(
                     f"Panel.run: {knob}={format_value(value)} is not among the choices "
                     f"{format_value(self.lists[knob], 60)}.\n"
@@ -97,28 +102,28 @@ class Choices:
         return self.experiment(point).bind("explore()", {**self.fixed, **chosen})
 
     def label(self, point: Mapping[str, Any]) -> str:
-        """Return a point in words: names only where several are chosen among."""
-        if len(self.lists) == 1:
-            return format_value(next(iter(point.values()))).strip("'")
-        return ", ".join(
+        """Return a point in words, as in `num_workers=2`."""
+        words = [
             str(value) if knob == EXPERIMENT else f"{knob}={format_value(value)}"
             for knob, value in point.items()
-        )
+        ]
+        return ", ".join(words) or next(iter(self.experiments))
+
+    def call(self, point: Mapping[str, Any]) -> str:
+        """Return a point as a call, as in `train(num_workers=2)`."""
+        knobs = {knob: v for knob, v in point.items() if knob != EXPERIMENT}
+        return describe(self.experiment(point).name, knobs)
 
     @property
     def ordered(self) -> str | None:
-        """The one knob whose choices are three ordered numbers or more, if there is."""
-        found = [
-            knob
-            for knob, values in self.lists.items()
-            if len(values) > 2
-            and all(
-                isinstance(v, (int, float)) and not isinstance(v, bool) for v in values
-            )
-            and values in (sorted(values), sorted(values, reverse=True))
-        ]
-        return found[0] if len(found) == 1 else None
+        """The first knob whose choices are three ordered numbers or more, if any."""
+        return next((k for k, v in self.lists.items() if _is_ordered(v)), None)
 
 
-def _same(a: object, b: object) -> bool:
-    return a is b or (type(a) is type(b) and repr(a) == repr(b))
+def _is_ordered(values: list[Any]) -> bool:
+    numbers = all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) for v in values
+    )
+    return (
+        numbers and len(values) > 2 and values in (sorted(values), sorted(values)[::-1])
+    )

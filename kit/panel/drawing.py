@@ -2,166 +2,240 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kit import figures
+from kit.comparison.choices import is_same
 from kit.comparison.quantities import SPEED, quantity_of, unit_of
-from kit.panel.choices import Choices
+from kit.figures import format_number, format_value
+from kit.panel.choices import EXPERIMENT, Choices
 from kit.trial import Trial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Model = Callable[..., float]
+Result = tuple[Mapping[str, Any], Trial]
+
+_WIDTH = 5.6  # inches: beside the controls, in a window of 900 pixels
+_MOST_BARS, _MOST_LINES, _MOST_ROWS = 12, 6, 10
+#: Numbers that lie further apart than this are drawn on a logarithmic axis.
+_WIDE = 15
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the history: what was chosen, and what came of it."""
+    """One line of the history: what was chosen, and what came of it.
+
+    A comparison that failed has no point: it leaves all earlier results in doubt.
+    """
 
     label: str
-    point: Mapping[str, Any]
+    point: Mapping[str, Any] | None
     trial: Trial | None = None
     verdict: str = ""
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """Draws and tells what a panel has measured of one quantity."""
+
+    choices: Choices
+    of: str
+    model: Model | None
+    recorded: Sequence[Trial]
+
+    def summarise(self, entries: Sequence[Entry]) -> str:
+        """Return the newest result in words, beside the best one."""
+        told = {e.label: self._quantity(e.trial)[0] for e in latest(entries) if e.trial}
+        if not told:
+            return "Nothing has been measured yet"
+        newest = entries[-1].label
+        if newest not in told:
+            return f"{newest} failed"
+
+        def tell(label: str) -> str:
+            return f"{label}: {format_number(told[label])} {unit_of(self.of)}"
+
+        known = [label for label, value in told.items() if not math.isnan(value)]
+        best = (max if self.of == SPEED else min)(known, key=told.get, default=newest)
+        side = "most" if self.of == SPEED else "least"
+        if best != newest:
+            return f"{tell(newest)}. The {side} so far is {tell(best)}"
+        return tell(newest) + f", the {side} so far" * (len(told) > 1)
+
+    def draw(self, entries: Sequence[Entry], title: str, baseline: bool) -> Figure:
+        """Draw bars, or lines over a knob whose choices are ordered numbers.
+
+        `baseline` says whether the first choice is the baseline of the others.
+        """
+        results = [(e.point or {}, e.trial) for e in latest(entries) if e.trial]
+        if self.choices.ordered is None:
+            return self._draw_bars(results, title, 0 if baseline else None)
+        return self._draw_lines(results, title)
+
+    def is_empty(self, entries: Sequence[Entry]) -> bool:
+        """Return whether there is neither result, prediction nor recording."""
+        return not (latest(entries) or self.model or self.recorded)
+
+    def _draw_bars(
+        self, shown: Sequence[Result], title: str, baseline: int | None
+    ) -> Figure:
+        order = list(map(self.choices.label, self.choices.points()))
+        label = self.choices.label
+        shown = sorted(shown[-_MOST_BARS:], key=lambda r: order.index(label(r[0])))
+        points = [point for point, _ in shown]
+        labels = [label(point) for point in points]
+        values = [self._quantity(trial) for _, trial in shown]
+        if not shown and self.model is not None:
+            points = self.choices.points()[:_MOST_BARS]
+            labels = [label(point) for point in points]
+            values = [(math.nan,) * 3] * len(points)
+        for trial in self._recorded_beside(points)[:_MOST_BARS]:
+            labels.append(f"{label(self._point(trial))}, {origin(trial)}")
+            values.append(self._quantity(trial))
+        middles, lows, highs = zip(*values, strict=True)
+        return figures.draw_bars(
+            labels,
+            middles,
+            lows,
+            highs,
+            title=title,
+            unit=unit_of(self.of),
+            baseline=baseline,
+            recorded=range(len(points), len(labels)),
+            predicted=[self._predict(point) for point in points] if self.model else (),
+            width=_WIDTH,
+        )
+
+    def _draw_lines(self, shown: Sequence[Result], title: str) -> Figure:
+        knob = str(self.choices.ordered)
+        groups: dict[str, list[tuple[Any, Trial]]] = {}
+        rests: dict[str, dict[str, Any]] = {}
+        for point, trial in shown:
+            rest = {k: v for k, v in point.items() if k != knob}
+            name = self.choices.label(rest) if rest else "measured"
+            rests[name] = rest
+            groups.setdefault(name, []).append((point[knob], trial))
+        names = list(groups)[-_MOST_LINES:]
+        series = {name: self._series(groups[name], "measured") for name in names}
+        elsewhere: dict[str, list[tuple[Any, Trial]]] = {}
+        for trial in self._recorded_beside([point for point, _ in shown]):
+            elsewhere.setdefault(origin(trial), []).append((trial.knobs[knob], trial))
+        for name, points in list(elsewhere.items())[:_MOST_LINES]:
+            series[name] = self._series(points, "recorded")
+        xs = sorted(self.choices.lists[knob])
+        if self.model is not None:
+            named = names or [""]
+            for name in named:
+                rest = rests.get(name) or self.choices.start()
+                heights = [self._predict({**rest, knob: x}) for x in xs]
+                said = "predicted" if len(named) == 1 else f"predicted, {name}"
+                series[said] = (xs, heights, None, None, "predicted")
+        return figures.draw_lines(
+            series,
+            title=title,
+            xlabel=knob,
+            ylabel=unit_of(self.of),
+            logx=xs[0] > 0 and xs[-1] > _WIDE * xs[0],
+            width=_WIDTH,
+        )
+
+    def _series(
+        self, points: Sequence[tuple[Any, Trial]], style: str
+    ) -> figures.Series:
+        ordered = sorted(points, key=lambda point: point[0])
+        values = [self._quantity(trial) for _, trial in ordered]
+        middles, lows, highs = map(list, zip(*values, strict=True))
+        return [x for x, _ in ordered], middles, lows, highs, style
+
+    def _quantity(self, trial: Trial) -> tuple[float, float, float]:
+        return quantity_of(trial, self.of)
+
+    def _point(self, trial: Trial) -> dict[str, Any]:
+        """Return a recorded trial's place among the choices."""
+        found = {EXPERIMENT: trial.experiment, **trial.knobs}
+        return {knob: found[knob] for knob in self.choices.lists if knob in found}
+
+    def _recorded_beside(self, points: Sequence[Mapping[str, Any]]) -> list[Trial]:
+        """Return recorded trials of these points; of all that could be chosen if none.
+
+        Along the ordered knob every choice counts, so that its whole line is seen.
+        """
+        free = self.choices.ordered
+        beside = points or self.choices.points()
+
+        def fits(trial: Trial) -> bool:
+            own = self._point(trial)
+            return len(own) == len(self.choices.lists) and any(
+                all(k == free or is_same(own[k], v) for k, v in point.items())
+                for point in beside
+            )
+
+        found = [trial for trial in self.recorded if fits(trial)]
+        if free is None:
+            return found
+        allowed = self.choices.lists[free]
+        return [t for t in found if any(is_same(t.knobs[free], v) for v in allowed)]
+
+    def _predict(self, point: Mapping[str, Any]) -> float:
+        """Return the model's value: it gets those choices that it has names for."""
+        assert self.model is not None
+        names = inspect.signature(self.model).parameters
+        known = {knob: value for knob, value in point.items() if knob in names}
+        if known or len(point) != 1:
+            return float(self.model(**known))
+        return float(self.model(*point.values()))
+
+    def history(self, entries: Sequence[Entry]) -> str:
+        """Return the history as an HTML table, the newest first."""
+        rows = []
+        numbered = list(enumerate(entries, 1))
+        for number, entry in reversed(numbered[-_MOST_ROWS:]):
+            chosen = [
+                "all" if entry.point is None else _write(entry.point[knob])
+                for knob in self.choices.lists
+            ]
+            if entry.trial is None:
+                rows.append((str(number), *chosen, "–", "", entry.error))
+                continue
+            value, low, high = self._quantity(entry.trial)
+            known = not math.isnan(low)
+            span = f"[{format_number(low)}, {format_number(high)}]" if known else ""
+            outcome = entry.trial.outcome
+            words = (entry.verdict, outcome if outcome != "complete" else "")
+            remark = ", ".join(word for word in words if word)
+            rows.append((str(number), *chosen, format_number(value), span, remark))
+        headers = ("", *self.choices.lists, unit_of(self.of), "95 % interval", "")
+        earlier = len(entries) - len(rows)
+        note = f"and {earlier} earlier" if earlier else ""
+        title = "Measured so far, the newest first"
+        return figures.html_table(headers, rows, title=title, note=note)
+
+
 def latest(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the newest entry of each point, failed ones left out."""
-    newest = {entry.label: entry for entry in entries}
+    """Return the newest entry of each point, in the order of measuring.
+
+    A point whose newest run failed has none.
+    """
+    newest: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.point is None:
+            newest.clear()
+        newest.pop(entry.label, None)
+        newest[entry.label] = entry
     return [entry for entry in newest.values() if entry.trial is not None]
 
 
-def summarise(entries: Sequence[Entry], of: str, said: str = "") -> str:
-    """Return what the picture shows as a sentence; `said` is a comparison's."""
-    shown = latest(entries)
-    if not shown:
-        return "Nothing has been measured yet."
-    if said:
-        return said
-    unit = unit_of(of)
-    newest = entries[-1]
-    if newest.trial is None:
-        return f"{newest.label} failed."
-    value = figures.format_number(quantity_of(newest.trial, of)[0])
-    told = f"{newest.label}: {value} {unit}"
-    if len(shown) == 1:
-        return f"{told}."
-    sign = 1 if of == SPEED else -1
-    best = max(shown, key=lambda e: sign * _known(quantity_of(_trial(e), of)[0]))
-    if best.label == newest.label:
-        return f"{told}, the best so far."
-    return f"{told}; {best.label} is the best so far."
-
-
-def draw(
-    choices: Choices,
-    entries: Sequence[Entry],
-    recorded: Sequence[Trial],
-    of: str,
-    title: str,
-    model: Model | None,
-) -> Figure:
-    """Draw bars, or lines over the one knob whose choices are ordered numbers."""
-    shown = latest(entries)
-    knob = choices.ordered
-    if knob is not None:
-        return _draw_lines(choices, shown, recorded, of, title, model, knob)
-    labels = [entry.label for entry in shown]
-    values = [quantity_of(_trial(entry), of) for entry in shown]
-    elsewhere = [(_origin(trial), trial) for trial in recorded]
-    for origin, trial in elsewhere:
-        point = {k: trial.knobs.get(k) for k in choices.lists if k in trial.knobs}
-        labels.append(f"{choices.label(point)} · {origin}" if point else origin)
-        values.append(quantity_of(trial, of))
-    if model is not None:
-        for entry in shown:
-            labels.append(f"{entry.label}, predicted")
-            values.append((_predict(model, entry.point), math.nan, math.nan))
-    middles, lows, highs = zip(*values, strict=True) if values else ((), (), ())
-    return figures.draw_bars(
-        labels,
-        middles,
-        lows,
-        highs,
-        title=title,
-        unit=unit_of(of),
-        recorded=range(len(shown), len(shown) + len(elsewhere)),
-    )
-
-
-def _draw_lines(
-    choices: Choices,
-    shown: Sequence[Entry],
-    recorded: Sequence[Trial],
-    of: str,
-    title: str,
-    model: Model | None,
-    knob: str,
-) -> Figure:
-    series: dict[str, tuple[Any, ...]] = {}
-    groups: dict[str, list[tuple[float, Trial]]] = {}
-    for entry in shown:
-        rest = {k: v for k, v in entry.point.items() if k != knob}
-        name = choices.label({**rest}) if rest else "measured"
-        groups.setdefault(name, []).append((entry.point[knob], _trial(entry)))
-    for name, points in groups.items():
-        series[name] = _series(points, of, "measured")
-    elsewhere: dict[str, list[tuple[float, Trial]]] = {}
-    for trial in recorded:
-        x = trial.knobs.get(knob)
-        if isinstance(x, (int, float)):
-            elsewhere.setdefault(_origin(trial), []).append((x, trial))
-    for name, points in elsewhere.items():
-        series[name] = _series(points, of, "recorded")
-    if model is not None:
-        xs = sorted(choices.lists[knob])
-        start = shown[-1].point if shown else choices.start()
-        predicted = [_predict(model, {**start, knob: x}) for x in xs]
-        series["predicted"] = (xs, predicted, None, None, "predicted")
-    return figures.draw_lines(series, title=title, xlabel=knob, ylabel=unit_of(of))
-
-
-def _series(
-    points: Sequence[tuple[float, Trial]], of: str, style: str
-) -> tuple[Any, ...]:
-    ordered = sorted(points, key=lambda p: p[0])
-    xs = [x for x, _ in ordered]
-    values = [quantity_of(trial, of) for _, trial in ordered]
-    return (xs, *map(list, zip(*values, strict=True)), style)
-
-
-def write_history(entries: Sequence[Entry], of: str) -> str:
-    """Return the history as an HTML table, the newest first."""
-    rows = []
-    for number, entry in reversed(list(enumerate(entries, 1))):
-        if entry.trial is None:
-            rows.append((str(number), entry.label, "–", "", entry.error))
-            continue
-        value, low, high = quantity_of(entry.trial, of)
-        span = f"[{low:,.4g}, {high:,.4g}]" if not math.isnan(low) else ""
-        outcome = "" if entry.trial.outcome == "complete" else entry.trial.outcome
-        note = ", ".join(word for word in (entry.verdict, outcome) if word)
-        rows.append((str(number), entry.label, f"{value:,.4g}", span, note))
-    headers = ("", "choice", unit_of(of), "95 % interval", "")
-    return figures.html_table(headers, rows, title="Measured so far")
-
-
-def _trial(entry: Entry) -> Trial:
-    assert entry.trial is not None
-    return entry.trial
-
-
-def _origin(trial: Trial) -> str:
+def origin(trial: Trial) -> str:
+    """Return where and when a recorded trial was measured."""
     return f"{trial.machine.name}, {trial.started[:10]}"
 
 
-def _predict(model: Model, point: Mapping[str, Any]) -> float:
-    return model(*point.values()) if len(point) == 1 else model(**point)
-
-
-def _known(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
+def _write(value: object) -> str:
+    return value if isinstance(value, str) else format_value(value)

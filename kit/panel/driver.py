@@ -6,40 +6,49 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kit.clock import snapshot
 from kit.progress import Progress
 
-
-class Watched(Progress):
-    """A progress that a panel shows, instead of a cell's output."""
-
-    def __enter__(self) -> Watched:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
+Task = Callable[[Progress], None]
 
 
 class Driver:
     """Drives measurements in a thread of its own, or here where updates need that.
 
     The thread takes over what belongs to a thread in PyTorch (thread count, grad mode,
-    autocast …) from the cells' thread, as it was after the latest cell.
+    autocast …) from the cells' thread, as it was after the latest cell. `show()` is
+    called where there is progress to show, `show_partial(trials)` where a comparison
+    has partial results and nothing is timed.
     """
 
-    def __init__(self) -> None:
-        self.progress: Watched | None = None
+    def __init__(
+        self,
+        show: Callable[[], None],
+        show_partial: Callable[[Mapping[str, Any]], None],
+        replaced: Callable[[], None],
+    ) -> None:
+        self.progress: Progress | None = None
+        self.show, self.show_partial, self._replaced = show, show_partial, replaced
+        self._one_run = threading.Lock()
         self._thread: threading.Thread | None = None
         self._state = snapshot.capture()
         self._shell = _find_shell()
         self._cell = _cell_of(self._shell)
-        self._on_replaced: Callable[[], None] | None = None
-        if self._shell is not None:
-            self._shell.events.register("pre_run_cell", self._before_cell)
-            self._shell.events.register("post_run_cell", self._after_cell)
+        #: Whether a cell runs now: one that makes a panel does.
+        self.in_cell = self._shell is not None
+        for event, listener in self._listeners():
+            self._shell.events.register(event, listener)
+
+    def _listeners(self) -> list[tuple[str, Callable[[Any], None]]]:
+        if self._shell is None:
+            return []
+        return [
+            ("pre_run_cell", self._before_cell),
+            ("post_run_cell", self._after_cell),
+        ]
 
     @property
     def blocking(self) -> bool:
@@ -55,78 +64,92 @@ class Driver:
         """Whether a measurement is under way, or waits for its turn."""
         return self.progress is not None
 
-    def start(
-        self, title: str, task: Callable[[Watched], None], done: Callable[[], None]
-    ) -> None:
-        """Run `task(progress)`, then `done()`; at once returns, unless blocking."""
-        self.progress = Watched(title)
+    def start(self, title: str, task: Task) -> None:
+        """Run `task(progress)` in the background; does nothing while another runs."""
+        if not self._one_run.acquire(blocking=False):
+            return
+        progress = _Watched(title, self)
         if self.blocking:
-            self._drive(task, done)
+            with contextlib.suppress(KeyboardInterrupt):  # there is no other Stop here
+                self._drive(task, progress)
             return
         self._thread = threading.Thread(
-            target=self._drive_as_cell, args=(task, done), daemon=True, name="kit panel"
+            target=self._drive_as_cell, args=(task, progress), name="kit panel"
         )
+        self._thread.daemon = True
         self._thread.start()
 
-    def run(self, title: str, task: Callable[[Watched], None]) -> None:
+    def run(self, title: str, task: Task) -> None:
         """Run `task(progress)` here and now, for code that waits for the result."""
-        self.progress = Watched(title)
-        self._drive(task, lambda: None)
+        with Progress(title) as progress:
+            progress.doing = "waiting for this panel's run to end"
+            while not self._one_run.acquire(timeout=0.05):
+                pass
+            self._drive(task, progress)
 
-    def _drive_as_cell(
-        self, task: Callable[[Watched], None], done: Callable[[], None]
-    ) -> None:
-        import torch
+    def _drive_as_cell(self, task: Task, progress: Progress) -> None:
+        snapshot.take_over(self._state)
+        self._drive(task, progress)
 
-        snapshot.restore(self._state)
-        # A new thread reports the count of the one that made it, and uses another.
-        torch.set_num_threads(torch.get_num_threads())
-        self._drive(task, done)
-
-    def _drive(self, task: Callable[[Watched], None], done: Callable[[], None]) -> None:
-        assert self.progress is not None
+    def _drive(self, task: Task, progress: Progress) -> None:
+        self.progress = progress
+        self.show()
         try:
-            task(self.progress)
+            task(progress)
         finally:
             self.progress = None
-            done()
+            self._one_run.release()
+            self.show()
 
     def stop(self) -> None:
         """Ask the measurement to stop after the current step."""
-        if self.progress is not None:
-            self.progress.stop()
+        if (progress := self.progress) is not None:
+            progress.stop()
 
     def join(self, seconds: float | None = None) -> None:
         """Wait until the measurement has ended."""
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(seconds)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
 
     def close(self) -> None:
         """Stop, and listen to cells no longer."""
         self.stop()
-        if self._shell is not None:
-            for event, listener in (
-                ("pre_run_cell", self._before_cell),
-                ("post_run_cell", self._after_cell),
-            ):
-                with contextlib.suppress(ValueError):
-                    self._shell.events.unregister(event, listener)
-            self._shell = None
-
-    def on_replaced(self, listener: Callable[[], None]) -> None:
-        """Call this when the cell that made the panel runs again."""
-        self._on_replaced = listener
+        for event, listener in self._listeners():
+            with contextlib.suppress(ValueError):
+                self._shell.events.unregister(event, listener)
+        self._shell = None
 
     def _before_cell(self, info: Any) -> None:
+        self.in_cell = True
         if self._cell is not None and getattr(info, "cell_id", None) == self._cell:
-            if self._on_replaced is not None:
-                self._on_replaced()
+            self._replaced()
         elif self.progress is not None:
             self.progress.disturb()
 
     def _after_cell(self, result: Any) -> None:
+        self.in_cell = False
         self._state = snapshot.capture()
+
+
+class _Watched(Progress):
+    """A progress that a panel shows, instead of a cell's output."""
+
+    def __init__(self, title: str, driver: Driver) -> None:
+        super().__init__(title)
+        self._driver = driver
+
+    def take_turn(self) -> None:
+        super().take_turn()
+        if self._driver.in_cell:
+            self.disturb()
+
+    def expect(self, share: float) -> None:
+        super().expect(share)
+        if self._driver.blocking:
+            self._driver.show()
+
+    def report(self, find: Callable[[], Mapping[str, Any]]) -> None:
+        self._driver.show_partial(find())
 
 
 def _find_shell() -> Any:

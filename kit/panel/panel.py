@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kit import figures
 from kit.clock.experiment import ExperimentError
 from kit.clock.log import smoke
 from kit.clock.measuring import check_arguments, measure_watched
@@ -15,12 +13,22 @@ from kit.comparison import Comparison
 from kit.comparison.choices import check_quantity, make_variants
 from kit.comparison.comparing import compare_watched
 from kit.comparison.quantities import SPEED
-from kit.panel import drawing
 from kit.panel.choices import EXPERIMENT, Choices
-from kit.panel.drawing import Entry, Model
-from kit.panel.driver import Driver, Watched
+from kit.panel.drawing import Drawing, Model
+from kit.panel.driver import Driver
+from kit.panel.results import Results
+from kit.progress import Progress
 from kit.recording import find_recorded
 from kit.trial import Trial
+
+if TYPE_CHECKING:
+    from kit.panel.view import View
+
+_REPEATS = 5
+#: Run all compares: each choice beside the baseline, which is measured with each.
+_SECONDS_PER_CHALLENGER = 2.0
+#: Without a front end all choices are measured, unless there are more than these.
+_MOST_WITHOUT_BUTTONS = 8
 
 
 class Panel:
@@ -40,23 +48,20 @@ class Panel:
         model: Model | None,
     ) -> None:
         self._choices, self._of, self._within = choices, of, within
-        self._seconds, self._model = seconds, model
-        self._entries: list[Entry] = []
-        self._comparison: Comparison | None = None
-        self._error = ""
-        self._recorded = [
+        self._seconds = seconds
+        recorded = [
             trial
             for chosen in choices.experiments.values()
             for trial in find_recorded(chosen)
         ]
-        self._driver = Driver()
-        self._driver.on_replaced(self.close)
-        self._view: Any = None
+        self._results = Results(choices, Drawing(choices, of, model, recorded))
+        self._view: View | None = None
+        self._driver = Driver(self._show, self._show_partial, self.close)
 
     @property
     def trials(self) -> list[Trial]:
         """Everything measured since the last `clear()`, the newest last."""
-        return [entry.trial for entry in self._entries if entry.trial is not None]
+        return self._results.trials
 
     def run(self, **knobs: object) -> Trial:
         """Measure one point and return its trial; what is left out stays at its start.
@@ -65,19 +70,19 @@ class Panel:
         """
         point = self._choices.check(knobs)
         self._driver.run(self._title(point), lambda p: self._measure(point, p))
-        self._refresh()
-        newest = self._entries[-1]
-        if newest.trial is None:
-            raise ExperimentError(newest.error)
-        return newest.trial
+        if self._results.error:
+            raise ExperimentError(self._results.error)
+        return self.trials[-1]
 
     def run_all(self) -> Comparison:
-        """Compare all points by turns; the first is the baseline."""
-        self._driver.run("comparing all", self._compare)
-        self._refresh()
-        if self._comparison is None:
-            raise ExperimentError(self._error)
-        return self._comparison
+        """Compare all points by turns; the first is the baseline.
+
+        Raises ExperimentError where there is only one, and where a run fails.
+        """
+        self._driver.run(self._title_of_all, self._compare)
+        if self._results.compared is None:
+            raise ExperimentError(self._results.error)
+        return self._results.compared
 
     def stop(self) -> None:
         """Stop the run after its current step; what was measured is kept."""
@@ -85,11 +90,11 @@ class Panel:
 
     def clear(self) -> None:
         """Forget what was measured."""
-        self._entries, self._comparison, self._error = [], None, ""
-        self._refresh()
+        self._results.clear()
+        self._show()
 
     def close(self) -> None:
-        """Stop, and take the controls away."""
+        """Stop the run, and take the controls out of service."""
         self._driver.close()
         if self._view is not None:
             self._view.close()
@@ -98,109 +103,83 @@ class Panel:
 
     def start_run(self, point: Mapping[str, Any]) -> None:
         """Measure one point in the background."""
-        self._start(self._title(point), lambda p: self._measure(point, p))
+        self._driver.start(self._title(point), lambda p: self._measure(point, p))
 
     def start_all(self) -> None:
         """Compare all points in the background."""
-        self._start("comparing all", self._compare)
+        self._driver.start(self._title_of_all, self._compare)
 
-    def _start(self, title: str, task: Any) -> None:
-        if not self._driver.running:
-            self._driver.start(title, task, self._refresh)
-            self._refresh()
+    @property
+    def _title_of_all(self) -> str:
+        return f"comparing {len(self._choices.points())} choices"
 
     def _title(self, point: Mapping[str, Any]) -> str:
-        return f"measuring {self._choices.label(point)}"
+        return f"measuring {self._choices.call(point)}"
 
-    def _measure(self, point: Mapping[str, Any], progress: Watched) -> None:
-        label = self._choices.label(point)
-        self._error = ""
+    def _measure(self, point: Mapping[str, Any], progress: Progress) -> None:
         try:
             trial = measure_watched(
                 self._choices.experiment(point),
                 self._choices.knobs(point),
                 progress,
                 self._seconds,
-                5 if self._seconds is None and not smoke() else 1,
+                1 if smoke() or self._seconds is not None else _REPEATS,
             )
         except Exception as error:
-            self._fail(label, point, error)
+            self._results.fail(point, error)
         else:
-            self._entries.append(Entry(label, dict(point), trial))
+            self._results.add(point, trial)
 
-    def _compare(self, progress: Watched) -> None:
+    def _compare(self, progress: Progress) -> None:
         points = self._choices.points()
-        self._error, self._comparison = "", None
-        lists = {k: v for k, v in self._choices.lists.items() if k != EXPERIMENT}
-        functions = {k: v.function for k, v in self._choices.experiments.items()}
-        several = len(functions) > 1
-        experiments = functions if several else next(iter(functions.values()))
         try:
             if len(points) < 2:
                 raise ExperimentError(
                     "Panel.run_all: there is one choice only, so nothing to compare.\n"
                     "Give explore() a list, as in batch_size=[32, 64]."
                 )
-            variants = make_variants(
-                experiments,
-                {**self._choices.fixed, **lists},
-                whole_runs=self._seconds is None,
-            )
-            made = compare_watched(
-                variants,
-                progress,
-                self._of,
-                self._within,
-                self._seconds and 2 * self._seconds * (len(variants) - 1),
-                5,
-                False,
-            )
+            made = self._compare_points(points, progress)
         except Exception as error:
-            self._fail("all", {}, error)
-            return
-        self._comparison = made
-        ratios = [None, *made.ratios.values()]
-        for point, trial, ratio in zip(points, made.trials, ratios, strict=True):
-            verdict = f"{ratio} {ratio.verdict}" if ratio else "baseline"
-            label = self._choices.label(point)
-            self._entries.append(Entry(label, point, trial, verdict))
+            self._results.fail(None, error)
+        else:
+            self._results.add_all(points, made)
 
-    def _fail(self, label: str, point: Mapping[str, Any], error: Exception) -> None:
-        said = str(error) if isinstance(error, ExperimentError) else repr(error)
-        self._error = said
-        self._entries.append(Entry(label, dict(point), error=said.splitlines()[0]))
-
-    # What is shown
-
-    def summary(self) -> str:
-        """Return in words what the picture shows."""
-        compared = self._comparison
-        return drawing.summarise(
-            self._entries, self._of, compared.sentence() if compared else ""
+    def _compare_points(
+        self, points: list[dict[str, Any]], progress: Progress
+    ) -> Comparison:
+        lists = {k: v for k, v in self._choices.lists.items() if k != EXPERIMENT}
+        variants = make_variants(
+            self._choices.given,
+            {**self._choices.fixed, **lists},
+            whole_runs=self._seconds is None,
         )
-
-    def picture(self) -> str:
-        """Return the picture as an HTML image with alt text, empty without results."""
-        if not drawing.latest(self._entries):
-            return ""
-        figure = drawing.draw(
-            self._choices,
-            self._entries,
-            self._recorded,
-            self._of,
-            self.summary(),
-            self._model,
+        labels = [variant.label for variant in variants]
+        self._results.points_by_label = dict(zip(labels, points, strict=True))
+        seconds = self.seconds_for_all
+        return compare_watched(
+            variants, progress, self._of, self._within, seconds, _REPEATS, False
         )
-        return figures.to_html(figure, figures.show(figure).alt)
-
-    def history(self) -> str:
-        """Return the history as an HTML table, empty without any."""
-        return drawing.write_history(self._entries, self._of) if self._entries else ""
 
     @property
-    def error(self) -> str:
-        """What went wrong in the latest run, or nothing."""
-        return self._error
+    def seconds_for_all(self) -> float | None:
+        """How long comparing all points takes; unknown for whole runs."""
+        if self._seconds is None:
+            return None
+        challengers = len(self._choices.points()) - 1
+        return max(self._seconds, 1.0) * _SECONDS_PER_CHALLENGER * challengers
+
+    # What the view asks for
+
+    @property
+    def title(self) -> str:
+        """The experiments' titles."""
+        found = {e.title: None for e in self._choices.experiments.values()}
+        return " · ".join(found).rstrip(".")
+
+    @property
+    def results(self) -> Results:
+        """What was measured, as pictures, words and tables."""
+        return self._results
 
     @property
     def driver(self) -> Driver:
@@ -212,34 +191,44 @@ class Panel:
         """What can be chosen."""
         return self._choices
 
-    def _refresh(self) -> None:
+    def _show(self) -> None:
         if self._view is not None:
             self._view.refresh()
+
+    def _show_partial(self, partial: Mapping[str, Trial]) -> None:
+        if self._view is not None:
+            self._view.show_picture(self._results.picture(partial))
 
     def __repr__(self) -> str:
         names = ", ".join(self._choices.experiments)
         return f"Panel of {names}: {', '.join(self._choices.lists) or 'no choices'}"
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        # Stored in a notebook, a widget would be an error message: what `kit record`
-        # and other runs without a front end keep is a picture and a table.
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        # A stored widget would be an error message: where there is no front end, what
+        # the notebook keeps is a picture and a table.
         if os.environ.get("KIT_STATIC") == "1":
-            return self._static()
+            self._measure_without_buttons()
+            data = {"text/plain": repr(self), "text/html": self._results.static()}
+            display(data, raw=True)
+            return
         from kit.panel.view import View
 
         if self._view is None:
             self._view = View(self)
-        return self._view.mimebundle(repr(self), **options)
+        self._view.display()
 
-    def _static(self) -> dict[str, str]:
-        if not self._entries:
-            self.run_all() if len(self._choices.points()) > 1 else self.run()
-        error = f"<pre>{html.escape(self._error)}</pre>" if self._error else ""
-        words = f"<p>{html.escape(self.summary())}</p>"
-        return {
-            "text/plain": repr(self),
-            "text/html": f"{self.picture()}{error}{words}{self.history()}",
-        }
+    def _measure_without_buttons(self) -> None:
+        if self.trials:
+            return
+        points = self._choices.points()
+        if 1 < len(points) <= _MOST_WITHOUT_BUTTONS:
+            self.run_all()
+            return
+        knob = self._choices.ordered or next(iter(self._choices.lists), None)
+        for value in self._choices.lists.get(knob, []) if knob else [None]:
+            self.run(**({knob: value} if knob else {}))
 
 
 def explore(
@@ -258,8 +247,8 @@ def explore(
     Lists and ranges become controls, everything else is a fixed value. `experiment` may
     also be a dict of experiments by name. Run measures one point for `seconds`, Run all
     compares all of them by turns; `seconds=None` runs each to its end. `of` names what
-    is shown; `model` maps the choices to a predicted quantity, drawn over them. Raises
-    ExperimentError for what cannot be explored.
+    is shown; `model` maps the choices that it has names for to a predicted quantity,
+    drawn over them. Raises ExperimentError for what cannot be explored.
 
     >>> def add(*, upto=1000):
     ...     while True:

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from kit import figures
-from kit.figures import format_value
+from kit.figures import PANEL_STYLE, format_value
 
 if TYPE_CHECKING:
     from kit.panel.panel import Panel
 
-_SECONDS_BETWEEN_LOOKS = 0.15
-#: Choices of so few letters in all stand side by side, others in a list.
-_LETTERS_IN_A_ROW = 18
+_SECONDS_BETWEEN_LOOKS = 0.2
+#: Choices that are so short in all stand side by side.
+_LETTERS_IN_A_ROW, _MOST_BUTTONS = 22, 6
+_CONTROLS_WIDTH = "236px"
+_PLACEHOLDER = (
+    '<div class="kit-placeholder"><b>Nothing has been measured yet</b>'
+    "<span>Choose on the left, then press Run.</span></div>"
+)
 
 
 class View:
@@ -29,85 +33,123 @@ class View:
 
     def __init__(self, panel: Panel) -> None:
         self._panel = panel
+        start = panel.choices.start()
         self._controls = {
-            knob: _make_control(knob, values, panel.choices.start()[knob])
+            knob: _make_control(knob, values, start[knob])
             for knob, values in panel.choices.lists.items()
         }
-        self._run = self._button("Run", "kit-run", self._on_run, "primary")
-        self._all = self._button("Run all", "kit-run-all", panel.start_all)
-        self._stop = self._button("Stop", "kit-stop", panel.stop)
-        self._clear = self._button("Clear", "kit-clear", panel.clear)
+        self._run = _button("Run", "kit-run", self._on_run)
+        self._all = _button("Run all", "kit-run-all", panel.start_all)
+        self._stop = _button("Stop", "kit-stop", panel.stop)
+        self._clear = _button("Clear", "kit-clear", panel.clear)
         self._status, self._picture = _text("kit-status"), _text("kit-picture")
         self._summary, self._history = _text("kit-summary"), _text("kit-history")
-        self._bar = widgets.FloatProgress(
-            min=0, max=1, layout=widgets.Layout(width="100%", height="6px")
-        )
+        self._bar = widgets.FloatProgress(min=0, max=1)
+        self._bar.layout = widgets.Layout(width="100%", height="6px", margin="0")
         self._bar.add_class("kit-progress")
-        self._busy = threading.Event()
         self._watching = threading.Lock()
-        self.root = self._lay_out()
+        self._stored: Any = None
+        self._closed = False
+        self._root = self._lay_out()
+        self._root._view_count = 0  # from now on the front end counts
+        self._root.observe(self._on_views, "_view_count")
         self.refresh()
 
     def _lay_out(self) -> Any:
-        labelled = []
+        title = widgets.HTML(
+            f"<style>{PANEL_STYLE}.{self._stored_class} {{display: none}}</style>"
+            f'<div class="kit-title">{html.escape(self._panel.title)}</div>'
+        )
+        groups = []
         for knob, control in self._controls.items():
-            label = widgets.HTML(f"<b>{html.escape(knob)}</b>")
-            labelled.append(_column([label, control], gap="2px"))
+            label = f'<span class="kit-label">{html.escape(knob)}</span>'
+            groups.append(_column([widgets.HTML(label), control], gap="3px"))
+        columns = widgets.Layout(
+            grid_template_columns="1fr 1fr", grid_gap="8px", width="100%"
+        )
         buttons = widgets.GridBox(
-            [self._run, self._all, self._stop, self._clear],
-            layout=widgets.Layout(
-                grid_template_columns="1fr 1fr", grid_gap="6px", width="100%"
-            ),
+            [self._run, self._all, self._stop, self._clear], layout=columns
         )
-        left = _column([*labelled, buttons], gap="14px", width="240px")
-        left.layout.flex = "0 0 auto"
-        right = _column([self._picture, self._summary], gap="6px", width="auto")
-        right.layout.flex = "1 1 420px"
-        right.layout.min_width = "0"
-        upper = widgets.HBox(
-            [left, right], layout=widgets.Layout(flex_flow="row wrap", grid_gap="24px")
-        )
-        rows = [upper, self._status, self._bar, self._history]
-        root = _column(rows, gap="8px", width="100%")
-        root.layout.padding = "8px 0"
+        left = _column([*groups, buttons], gap="14px", width=_CONTROLS_WIDTH)
+        left.layout.flex = f"0 0 {_CONTROLS_WIDTH}"
+        right = _column([self._picture, self._summary], gap="4px", width="auto")
+        right.layout.flex, right.layout.min_width = "1 1 300px", "0"
+        upper = widgets.HBox([left, right])
+        upper.layout = widgets.Layout(flex_flow="row wrap", grid_gap="8px 20px")
+        rows = [title, upper, self._bar, self._status, self._history]
+        root = _column(rows, gap="10px")
         root.add_class("kit-panel")
         return root
 
-    def _button(
-        self, text: str, name: str, act: Callable[[], None], style: str = ""
-    ) -> Any:
-        button = widgets.Button(
-            description=text,
-            button_style=style,
-            layout=widgets.Layout(width="auto", margin="0"),
-        )
-        button.add_class(name)
-        button.on_click(lambda _: act())
-        return button
+    @property
+    def _stored_class(self) -> str:
+        return f"kit-stored-{id(self._panel)}"
 
     def _on_run(self) -> None:
-        point = {knob: control.value for knob, control in self._controls.items()}
-        self._panel.start_run(point)
+        self._panel.start_run({k: c.value for k, c in self._controls.items()})
+
+    def _on_views(self, change: Any) -> None:
+        if change["old"] and change["new"] == 0:
+            self._panel.stop()
+
+    def display(self) -> None:
+        """Show the controls, and what is kept where these cannot be shown again.
+
+        While the controls are alive, their style hides the latter.
+        """
+        from IPython.display import display
+
+        bundle = self._root._repr_mimebundle_()
+        data = dict(bundle[0] if isinstance(bundle, tuple) else bundle)
+        display({**data, "text/plain": repr(self._panel)}, raw=True)
+        self._stored = display(self._static(), raw=True, display_id=True)
+
+    def _static(self) -> dict[str, str]:
+        body = f'<div class="{self._stored_class}">{self._panel.results.static()}</div>'
+        return {"text/plain": self._panel.results.summary(), "text/html": body}
 
     def refresh(self) -> None:
         """Show the panel's present state; while it runs, go on showing progress."""
-        panel = self._panel
-        running = panel.driver.running
+        driver = self._panel.driver
+        if self._closed:
+            return
+        running = driver.running
         for button in (self._run, self._all, self._clear):
             button.disabled = running
-        self._all.disabled = running or len(panel.choices.points()) < 2
+        if len(self._panel.choices.points()) < 2:
+            self._all.disabled = True
         self._stop.disabled = not running
-        if running:
-            self._show_progress()
-            if not panel.driver.blocking:
-                threading.Thread(target=self._watch, daemon=True).start()
+        if not running:
+            self._show_result()
             return
+        self._show_progress()
+        if not driver.blocking:
+            threading.Thread(target=self._watch, daemon=True).start()
+
+    def _show_result(self) -> None:
+        results = self._panel.results
         self._bar.value = 0
-        self._picture.value = panel.picture() or _placeholder()
-        self._summary.value = f"<p>{html.escape(panel.summary())}</p>"
-        self._history.value = panel.history()
-        error = panel.error
-        self._status.value = _status(error or "Ready.", failed=bool(error))
+        self.show_picture(results.picture())
+        told = [results.summary() if results.trials else "", results.remark()]
+        lines = [f'<div class="kit-muted">{html.escape(line)}</div>' for line in told]
+        self._summary.value = "".join(lines)
+        self._history.value = results.history()
+        error = results.error
+        self._status.value = _status(error or self._ready(), bool(error))
+        if self._stored is not None:
+            with contextlib.suppress(Exception):  # a front end that is gone
+                self._stored.update(self._static(), raw=True)
+
+    def _ready(self) -> str:
+        seconds, points = self._panel.seconds_for_all, self._panel.choices.points()
+        if len(points) < 2:
+            return "Ready."
+        long = f", about {round(seconds)} s" if seconds else ""
+        return f"Ready. Run all compares {len(points)} choices{long}."
+
+    def show_picture(self, picture: str) -> None:
+        """Show this picture, or what to do where there is none."""
+        self._picture.value = picture or _PLACEHOLDER
 
     def _watch(self) -> None:
         if not self._watching.acquire(blocking=False):
@@ -126,42 +168,45 @@ class View:
             self._status.value = _status(progress.text())
             self._bar.value = progress.fraction
 
-    def mimebundle(self, text: str, **options: Any) -> Any:
-        """Return what a front end with widgets shows, and a constant text."""
-        bundle = self.root._repr_mimebundle_(**options)
-        data = bundle[0] if isinstance(bundle, tuple) else bundle
-        data["text/plain"] = text
-        return bundle
-
     def close(self) -> None:
-        """Take the controls away; the picture and the table stay."""
-        with contextlib.suppress(Exception):
+        """Take the controls out of service; the picture and the table stay."""
+        self._closed = True
+        with contextlib.suppress(Exception):  # a front end that is gone
             for widget in (self._run, self._all, self._stop, self._clear):
                 widget.disabled = True
+            self._bar.value = 0
             self._status.value = _status("This panel has ended; run its cell again.")
 
 
+def _button(text: str, name: str, act: Callable[[], None]) -> Any:
+    button = widgets.Button(description=text)
+    button.layout = widgets.Layout(width="auto", margin="0")
+    button.add_class(name)
+    button.on_click(lambda _: act())
+    return button
+
+
 def _make_control(knob: str, values: list[Any], start: Any) -> Any:
-    options = [(format_value(value).strip("'"), value) for value in values]
-    index = values.index(start)
+    """Make buttons for few short choices, a slider for numbers, a list for others."""
+    names = [v if isinstance(v, str) else format_value(v) for v in values]
+    options = list(zip(names, values, strict=True))
+    more: dict[str, Any] = {"options": options, "index": values.index(start)}
+    more["layout"] = widgets.Layout(width="100%", margin="0")
     numbers = all(
         isinstance(v, (int, float)) and not isinstance(v, bool) for v in values
     )
-    letters = sum(len(label) for label, _ in options) + 2 * len(options)
-    layout = widgets.Layout(width="100%", margin="0")
-    more = {"options": options, "index": index, "layout": layout, "tooltip": knob}
-    if letters <= _LETTERS_IN_A_ROW:
+    few = len(names) <= _MOST_BUTTONS and sum(map(len, names)) <= _LETTERS_IN_A_ROW
+    control: Any
+    if few:
         control = widgets.ToggleButtons(
-            options=options,
-            index=index,
-            layout=layout,
-            style={"button_width": f"{max(36, 200 // len(options) - 8)}px"},
-            tooltips=[f"{knob}={label}" for label, _ in options],
+            **more,
+            style={"button_width": "auto"},
+            tooltips=[f"{knob}={name}" for name in names],
         )
     elif numbers:
-        control = widgets.SelectionSlider(**more)
+        control = widgets.SelectionSlider(**more, tooltip=knob, continuous_update=True)
     else:
-        control = widgets.Dropdown(**more)
+        control = widgets.Dropdown(**more, tooltip=knob)
     control.add_class(f"kit-knob-{knob}")
     return control
 
@@ -176,13 +221,6 @@ def _column(children: list[Any], *, gap: str, width: str = "100%") -> Any:
     return widgets.VBox(children, layout=widgets.Layout(grid_gap=gap, width=width))
 
 
-def _status(text: str, *, failed: bool = False) -> str:
-    role = "alert" if failed else "status"
-    lines = "<br>".join(html.escape(line) for line in text.splitlines())
-    return f'<div role="{role}" aria-live="polite">{lines}</div>'
-
-
-def _placeholder() -> str:
-    return figures.html_sentence(
-        "Nothing has been measured yet.", "Choose on the left, then press Run."
-    )
+def _status(text: str, failed: bool = False) -> str:
+    role, name = ("alert", "kit-failed") if failed else ("status", "")
+    return f'<div role="{role}" class="{name}">{html.escape(text)}</div>'

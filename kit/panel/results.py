@@ -1,0 +1,105 @@
+"""What a panel has measured, and how it is told."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kit import figures
+from kit.clock.experiment import ExperimentError
+from kit.comparison import Comparison
+from kit.panel.choices import Choices
+from kit.panel.drawing import Drawing, Entry
+from kit.trial import Trial
+
+
+class Results:
+    """Trials by point, the latest comparison of all, the latest error."""
+
+    def __init__(self, choices: Choices, drawing: Drawing) -> None:
+        self._choices, self._drawing = choices, drawing
+        #: Which point a comparison's label means.
+        self.points_by_label: dict[str, dict[str, Any]] = {}
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was measured."""
+        self._entries: list[Entry] = []
+        self.compared: Comparison | None = None
+        self.error = ""
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, the newest last."""
+        return [entry.trial for entry in self._entries if entry.trial is not None]
+
+    def add(self, point: Mapping[str, Any], trial: Trial) -> None:
+        """Keep what was measured of one point."""
+        self.compared, self.error = None, ""
+        self._entries.append(Entry(self._choices.label(point), point, trial))
+
+    def add_all(self, points: Sequence[Mapping[str, Any]], made: Comparison) -> None:
+        """Keep a comparison of all points."""
+        self.compared, self.error = made, ""
+        ratios = [None, *made.ratios.values()]
+        for point, trial, ratio in zip(points, made.trials, ratios, strict=True):
+            verdict = f"{ratio} {ratio.verdict}" if ratio else "baseline"
+            label = self._choices.label(point)
+            self._entries.append(Entry(label, point, trial, verdict))
+
+    def fail(self, point: Mapping[str, Any] | None, error: Exception) -> None:
+        """Keep an error in place of the old result; without a point, of all results."""
+        known = isinstance(error, ExperimentError)
+        self.compared = None
+        self.error = str(error) if known else f"{type(error).__name__}: {error}"
+        label = "all" if point is None else self._choices.label(point)
+        first_line = self.error.partition("\n")[0]
+        self._entries.append(Entry(label, point, error=first_line))
+
+    def summary(self) -> str:
+        """Return in words what the picture shows."""
+        said = self.compared.sentence() if self.compared else ""
+        return said or self._drawing.summarise(self._entries)
+
+    def remark(self) -> str:
+        """Return what a reader should know about the results beside each other."""
+        if self.compared is not None:
+            return " ".join(self.compared.remarks())
+        if len({entry.label for entry in self._entries}) < 2:
+            return ""
+        return (
+            "Measured one after another, so a small difference may be the machine's: "
+            "Run all compares by turns."
+        )
+
+    def picture(self, partial: Mapping[str, Trial] | None = None) -> str:
+        """Return the picture as an HTML image with alt text, empty without results.
+
+        `partial` are a comparison's results so far, by label.
+        """
+        entries, title = self._entries, self.summary()
+        if partial:
+            points = self.points_by_label
+            entries = [Entry(label, points[label], t) for label, t in partial.items()]
+            title = f"So far, of {len(points)} choices"
+        elif not self.trials:
+            title = "Predicted or recorded; press Run to measure here"
+        if self._drawing.is_empty(entries):
+            return ""
+        baseline = self.compared is not None or bool(partial)
+        # The reason, in brackets at the end, is too long for a title.
+        figure = self._drawing.draw(entries, title.partition(" (")[0], baseline)
+        return figures.to_html(figure, figures.show(figure).alt)
+
+    def history(self) -> str:
+        """Return the history as an HTML table, empty without any."""
+        return self._drawing.history(self._entries) if self._entries else ""
+
+    def static(self) -> str:
+        """Return picture, words and table as HTML that needs nothing else."""
+        if not self._entries:
+            return ""
+        error = f"<pre>{html.escape(self.error)}</pre>" if self.error else ""
+        words = html.escape(". ".join(filter(None, (self.summary(), self.remark()))))
+        return f"{self.picture()}{error}<p>{words}</p>{self.history()}"
