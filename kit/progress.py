@@ -16,6 +16,8 @@ from kit import figures
 
 _SILENT_SECONDS = 2.0
 _SECONDS_BETWEEN_UPDATES = 0.5
+#: After so many seconds without a step, it is told who may be waited for.
+_LONG_STEP_SECONDS = 8.0
 
 
 class Stopped(Exception):
@@ -37,9 +39,12 @@ class Progress:
         self.stopping = False
         self.waiting = False
         self.disturbed = False
+        self.abandoned = False
+        #: Names the processes of what is measured, by process id.
+        self.find_children: Callable[[], Mapping[int, str]] = dict
         self.fraction = 0.0
         self.seconds_left: float | None = None
-        self.started = self._begun = time.monotonic()
+        self.started = self._begun = self._heard = time.monotonic()
         self._part, self._parts = 0, 1
 
     def stop(self) -> None:
@@ -59,6 +64,15 @@ class Progress:
 
         Whoever shows pictures calls `find` and draws now; a line of text needs neither.
         """
+
+    def hear(self) -> None:
+        """Note that steps begin or have ended."""
+        self._heard = time.monotonic()
+
+    @property
+    def silent_seconds(self) -> float:
+        """How long no steps have begun or ended."""
+        return time.monotonic() - self._heard
 
     def begin(self, part: int, parts: int, seconds: float | None = None) -> None:
         """Say which part starts, of how many equal ones, and how long it will take."""
@@ -86,6 +100,12 @@ class Progress:
             parts.append(f"{self.fraction:.0%} done")
         if self.seconds_left is not None:
             parts.append(f"about {self.seconds_left:.0f} s left")
+        silent = self.silent_seconds
+        if silent > _LONG_STEP_SECONDS and not self.waiting:
+            parts.append(f"no step has ended for {silent:.0f} s")
+            children = self.find_children()
+            named = [f"{name} ({pid})" for pid, name in sorted(children.items())]
+            parts += ["child processes: " + ", ".join(named)] * bool(named)
         return " · ".join(parts + [x for x in (self.so_far, self.note) if x])
 
     def __enter__(self) -> Progress:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -17,6 +18,7 @@ from helpers import children, forked, wait_until
 import kit
 from kit.clock import ExperimentError, run
 from kit.machine import processes
+from kit.progress import Progress
 
 ROOT = str(Path(kit.__file__).parents[1])
 pytestmark = pytest.mark.usefixtures("smoke")
@@ -226,6 +228,101 @@ def test_children_that_the_reader_had_before_are_left_alone():
         assert process.is_alive()
         assert comparison.trials[0].notes == []
         assert goes_on()
+
+
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux tells who started a child"
+)
+
+
+def in_a_thread(task):
+    thread = threading.Thread(target=task)
+    thread.start()
+    return thread
+
+
+@linux
+def test_children_know_the_thread_that_started_them():
+    found, done = [], threading.Event()
+
+    def start():
+        with child(time.sleep, 60) as other:
+            found.append(other.pid)
+            done.wait(30)
+
+    thread = in_a_thread(start)
+    wait_until(lambda: found)
+    with child(time.sleep, 60) as own:
+        here = processes.started_by([threading.get_native_id()])
+        assert own.pid in here
+        assert found[0] not in here
+        assert found[0] in processes.started_by([thread.native_id])
+    done.set()
+    thread.join()
+
+
+@linux
+def test_children_of_a_cell_beside_a_panels_experiment_are_left_alone():
+    """A cell's thread was there before, so what it starts is not the experiment's."""
+    counter, begun, over = shared_counter(), threading.Event(), threading.Event()
+    seen = []
+
+    def experiment():
+        with child(time.sleep, 60) as own:
+            yield 1
+            begun.set()
+            while True:
+                time.sleep(0.001)
+                yield int(counter.value > 0) or 1
+                seen.append(own.pid)
+
+    def cell():
+        begun.wait(30)
+        with child(count, counter) as beside:
+            over.wait(30)
+            seen.append(beside.is_alive())
+
+    other = in_a_thread(cell)
+    kit.measure(experiment, seconds=0.3)
+    reached = counter.value
+    wait_until(lambda: counter.value > reached)  # it was not left suspended
+    over.set()
+    other.join()
+    assert seen[-1] is True
+    assert not processes.alive(seen[:1])
+
+
+def test_a_step_that_does_not_end_names_the_processes_it_may_wait_for(monkeypatch):
+    monkeypatch.setattr("kit.progress._LONG_STEP_SECONDS", 0.2)
+    said = []
+
+    def looks(progress):
+        wait_until(lambda: "no step has ended" in progress.text())
+        said.append(progress.text())
+
+    class Watched(Progress):
+        def __enter__(self):
+            self.watcher = in_a_thread(lambda: looks(self))
+            return self
+
+        def __exit__(self, *_):
+            self.watcher.join()
+
+    monkeypatch.setattr("kit.clock.measuring.Progress", Watched)
+
+    def hangs():
+        with child(time.sleep, 60) as worker:
+            said.append(worker.pid)
+            yield 1
+            while not said[1:]:
+                time.sleep(0.01)
+            while True:
+                time.sleep(0.001)
+                yield 1
+
+    kit.measure(hangs)
+    pid, text = said
+    assert f"({pid})" in text
 
 
 def test_resource_tracker_is_shared_and_survives():

@@ -66,6 +66,8 @@ class Run:
 
     def open(self) -> None:
         """Start the generator and run it to its first yield."""
+        self.progress.find_children = self._name_children
+        self.progress.hear()
         with self.active():
             self.begun = ticks.CLOCK.wall()
             try:
@@ -144,7 +146,10 @@ class Run:
         return block.seconds / block.steps
 
     def _time(self, count: int | None, least_seconds: float = 0.0) -> Block:
-        return self._stepper.time(count, least_seconds, self._restart)
+        self.progress.hear()
+        block = self._stepper.time(count, least_seconds, self._restart)
+        self.progress.hear()
+        return block
 
     def block(self, round: int = 0) -> None:
         """Time one block of steps and keep it in the log."""
@@ -251,6 +256,10 @@ class Run:
         while timer.is_alive() and processes.alive(self._around.children):
             time.sleep(0.01)
         timer.cancel()
+
+    def _name_children(self) -> dict[int, str]:
+        found = self._around.find_children()
+        return {pid: processes.name(pid) for pid in found}
 
     def _end_children(self) -> None:
         left = processes.alive(self._around.children)

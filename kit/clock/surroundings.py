@@ -24,6 +24,9 @@ class Surroundings:
         self.entered = False
         self.can_stop_children = True
         self._threads: set[threading.Thread] = set()
+        self._driver: threading.Thread | None = None
+        self._before: set[int] = set()
+        self._threads_before: set[threading.Thread] = set()
         self._state: snapshot.State | None = None
 
     @property
@@ -44,8 +47,9 @@ class Surroundings:
     def enter(self) -> Generator[None, None, None]:
         """Swap in the variant's state and let its children go on; then the reverse."""
         outside = snapshot.capture()
-        before = processes.descendants()
-        threads_before = set(threading.enumerate())
+        self._driver = threading.current_thread()
+        self._before = processes.descendants()
+        self._threads_before = set(threading.enumerate())
         self.entered = True
         if self._state is not None:
             snapshot.restore(self._state)
@@ -56,7 +60,7 @@ class Surroundings:
             self.entered = False
             # Workers that went on while the clock stands still would work for free.
             stopped = processes.suspend(self.children)
-            new = processes.descendants() - before
+            new = self._find_new()
             stopped = processes.suspend(new) and stopped
             self.can_stop_children = stopped and self.can_stop_children
             children = processes.alive(self.children | new)
@@ -64,7 +68,20 @@ class Surroundings:
             processes.resume(children - self.children)
             self._state = snapshot.capture()
             snapshot.restore(outside)
-            self._threads |= set(threading.enumerate()) - threads_before
+            self._threads |= set(threading.enumerate()) - self._threads_before
+
+    def find_children(self) -> set[int]:
+        """Return the child processes, those started since they were entered too."""
+        new = self._find_new() if self.entered else set()
+        return processes.leave_out_shared(processes.alive(self.children | new))
+
+    def _find_new(self) -> set[int]:
+        new = processes.descendants() - self._before
+        if not new:
+            return new
+        # A cell that runs beside a panel's experiment has children of its own.
+        others = self._threads_before - self._threads - {self._driver}
+        return new - processes.started_by(thread.native_id for thread in others)
 
     @contextlib.contextmanager
     def enter_last(self) -> Generator[None, None, None]:

@@ -10,7 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kit.clock import snapshot
+from kit.machine import processes
 from kit.progress import Progress
+
+#: A step that has not ended so long after Stop may never end.
+_LATE_SECONDS = 2.0
 
 Task = Callable[[Progress], None]
 
@@ -102,9 +106,28 @@ class Driver:
             self.show()
 
     def stop(self) -> None:
-        """Ask the measurement to stop after the current step."""
-        if (progress := self.progress) is not None:
-            progress.stop()
+        """Ask the measurement to stop after the current step.
+
+        Asked again because the step does not end, end the processes that it waits for.
+        """
+        if (progress := self.progress) is None:
+            return
+        if self._is_late(progress):
+            progress.abandoned = True
+            processes.end(progress.find_children())
+        progress.stop()
+
+    def tell(self) -> str:
+        """Return how far the measurement is, as one line."""
+        if (progress := self.progress) is None:
+            return ""
+        count = len(progress.find_children()) if self._is_late(progress) else 0
+        again = f" · Stop again ends its {count} child processes" if count else ""
+        return progress.text() + again
+
+    def _is_late(self, progress: Progress) -> bool:
+        asked = progress.stopping and not progress.waiting
+        return asked and progress.silent_seconds > _LATE_SECONDS
 
     def join(self, seconds: float | None = None) -> None:
         """Wait until the measurement has ended."""
