@@ -43,10 +43,13 @@ PANEL_STYLE = f"""
 .kit-panel button:focus-visible, .kit-panel select:focus-visible,
 .kit-panel .noUi-handle:focus-visible {{
   outline: 2px solid {COLOURS["predicted"]}; outline-offset: 2px; }}
+.kit-panel .noUi-handle {{ background: {COLOURS["measured"]} !important; }}
 .kit-panel .kit-progress .progress, .kit-panel .kit-progress {{ height: 6px;
   border-radius: 3px; overflow: hidden; }}
 .kit-panel .kit-progress .progress-bar {{ background: {COLOURS["measured"]}; }}
 .kit-panel .kit-status {{ min-height: 22px; font-variant-numeric: tabular-nums; }}
 .kit-panel .kit-failed {{ border-left: 4px solid {COLOURS["slow"]}; padding-left: 10px;
   white-space: pre-wrap; }}
+.kit-panel details {{ margin: 6px 0 0 14px; font-size: 13px; }}
+.kit-panel details pre {{ font-size: 12px; overflow-x: auto; }}
 """

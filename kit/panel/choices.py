@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +101,20 @@ class Choices:
         chosen = {k: v for k, v in point.items() if k != EXPERIMENT}
         return self.experiment(point).bind("explore()", {**self.fixed, **chosen})
 
-    def label(self, point: Mapping[str, Any]) -> str:
-        """Return a point in words, as in `num_workers=2`."""
+    def label(
+        self, point: Mapping[str, Any], among: Sequence[Mapping[str, Any]] = ()
+    ) -> str:
+        """Return a point in words, as in `num_workers=2`.
+
+        Of `among`, only the knobs in which these points differ are named, if they do.
+        """
+        differing = [
+            knob for knob in point if len({repr(p.get(knob)) for p in among}) > 1
+        ]
         words = [
-            str(value) if knob == EXPERIMENT else f"{knob}={format_value(value)}"
+            str(value) if knob == EXPERIMENT else f"{knob}={write_choice(value)}"
             for knob, value in point.items()
+            if knob in differing or not differing
         ]
         return ", ".join(words) or next(iter(self.experiments))
 
@@ -127,3 +136,8 @@ def _is_ordered(values: list[Any]) -> bool:
     return (
         numbers and len(values) > 2 and values in (sorted(values), sorted(values)[::-1])
     )
+
+
+def write_choice(value: object) -> str:
+    """Return a choice as a control names it; a string stands for itself."""
+    return value if isinstance(value, str) else format_value(value)

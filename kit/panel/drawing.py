@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kit import figures
 from kit.comparison.choices import is_same
 from kit.comparison.quantities import SPEED, quantity_of, unit_of
-from kit.figures import format_number, format_value
-from kit.panel.choices import EXPERIMENT, Choices
+from kit.figures import format_number
+from kit.panel.choices import EXPERIMENT, Choices, write_choice
 from kit.trial import Trial
 
 if TYPE_CHECKING:
@@ -52,22 +52,26 @@ class Drawing:
 
     def summarise(self, entries: Sequence[Entry]) -> str:
         """Return the newest result in words, beside the best one."""
-        told = {e.label: self._quantity(e.trial)[0] for e in latest(entries) if e.trial}
-        if not told:
+        shown = [entry for entry in latest(entries) if entry.trial is not None]
+        if not shown:
             return "Nothing has been measured yet"
-        newest = entries[-1].label
-        if newest not in told:
-            return f"{newest} failed"
-
-        def tell(label: str) -> str:
-            return f"{label}: {format_number(told[label])} {unit_of(self.of)}"
-
-        known = [label for label, value in told.items() if not math.isnan(value)]
-        best = (max if self.of == SPEED else min)(known, key=told.get, default=newest)
+        if entries[-1] is not shown[-1]:
+            return f"{entries[-1].label} failed"
+        points = [entry.point or {} for entry in shown]
+        names = [self.choices.label(point, points) for point in points]
+        values = [self._quantity(e.trial)[0] if e.trial else math.nan for e in shown]
+        told = [
+            f"{name}: {format_number(value)} {unit_of(self.of)}"
+            for name, value in zip(names, values, strict=True)
+        ]
+        known = [i for i, value in enumerate(values) if not math.isnan(value)]
+        if len(shown) == 1 or not known:
+            return told[-1]
+        best = (max if self.of == SPEED else min)(known, key=values.__getitem__)
         side = "most" if self.of == SPEED else "least"
-        if best != newest:
-            return f"{tell(newest)}. The {side} so far is {tell(best)}"
-        return tell(newest) + f", the {side} so far" * (len(told) > 1)
+        if best != len(shown) - 1:
+            return f"{told[-1]}. The {side} so far is {told[best]}"
+        return f"{told[-1]}, the {side} so far"
 
     def draw(self, entries: Sequence[Entry], title: str, baseline: bool) -> Figure:
         """Draw bars, or lines over a knob whose choices are ordered numbers.
@@ -87,17 +91,18 @@ class Drawing:
         self, shown: Sequence[Result], title: str, baseline: int | None
     ) -> Figure:
         order = list(map(self.choices.label, self.choices.points()))
+        place = {label: number for number, label in enumerate(order)}
         label = self.choices.label
-        shown = sorted(shown[-_MOST_BARS:], key=lambda r: order.index(label(r[0])))
+        shown = sorted(shown[-_MOST_BARS:], key=lambda r: place[label(r[0])])
         points = [point for point, _ in shown]
-        labels = [label(point) for point in points]
         values = [self._quantity(trial) for _, trial in shown]
         if not shown and self.model is not None:
             points = self.choices.points()[:_MOST_BARS]
-            labels = [label(point) for point in points]
             values = [(math.nan,) * 3] * len(points)
+        labels = [label(point, points) for point in points]
         for trial in self._recorded_beside(points)[:_MOST_BARS]:
-            labels.append(f"{label(self._point(trial))}, {origin(trial)}")
+            point = self._point(trial)
+            labels.append(f"{label(point, [*points, point])}, {origin(trial)}")
             values.append(self._quantity(trial))
         middles, lows, highs = zip(*values, strict=True)
         return figures.draw_bars(
@@ -115,28 +120,28 @@ class Drawing:
 
     def _draw_lines(self, shown: Sequence[Result], title: str) -> Figure:
         knob = str(self.choices.ordered)
+        points = [point for point, _ in shown]
+        elsewhere = self._recorded_beside(points)[-_MOST_BARS:]
+        found = [
+            *((point, trial, "") for point, trial in shown),
+            *((self._point(trial), trial, origin(trial)) for trial in elsewhere),
+        ]
+        rests = [{k: v for k, v in p.items() if k != knob} for p, _, _ in found]
         groups: dict[str, list[tuple[Any, Trial]]] = {}
-        rests: dict[str, dict[str, Any]] = {}
-        for point, trial in shown:
-            rest = {k: v for k, v in point.items() if k != knob}
-            name = self.choices.label(rest) if rest else "measured"
-            rests[name] = rest
+        for rest, (point, trial, where) in zip(rests, found, strict=True):
+            apart = len({repr(other) for other in rests}) > 1
+            name = self.choices.label(rest, rests) if apart else ""
+            name = ", ".join(filter(None, (name, where))) or "measured"
             groups.setdefault(name, []).append((point[knob], trial))
-        names = list(groups)[-_MOST_LINES:]
-        series = {name: self._series(groups[name], "measured") for name in names}
-        elsewhere: dict[str, list[tuple[Any, Trial]]] = {}
-        for trial in self._recorded_beside([point for point, _ in shown]):
-            elsewhere.setdefault(origin(trial), []).append((trial.knobs[knob], trial))
-        for name, points in list(elsewhere.items())[:_MOST_LINES]:
-            series[name] = self._series(points, "recorded")
+        series = {
+            name: self._series(
+                group, "recorded" if group[0][1] in elsewhere else "measured"
+            )
+            for name, group in list(groups.items())[:_MOST_LINES]
+        }
         xs = sorted(self.choices.lists[knob])
         if self.model is not None:
-            named = names or [""]
-            for name in named:
-                rest = rests.get(name) or self.choices.start()
-                heights = [self._predict({**rest, knob: x}) for x in xs]
-                said = "predicted" if len(named) == 1 else f"predicted, {name}"
-                series[said] = (xs, heights, None, None, "predicted")
+            series |= self._predict_lines(knob, xs, points)
         return figures.draw_lines(
             series,
             title=title,
@@ -145,6 +150,25 @@ class Drawing:
             logx=xs[0] > 0 and xs[-1] > _WIDE * xs[0],
             width=_WIDTH,
         )
+
+    def _predict_lines(
+        self, knob: str, xs: list[Any], points: Sequence[Mapping[str, Any]]
+    ) -> dict[str, figures.Series]:
+        """Return the model's line for each of the points, equal ones once."""
+        points = points or [self.choices.start()]
+        lines = {
+            tuple(self._predict({**point, knob: x}) for x in xs): {
+                k: v for k, v in point.items() if k != knob
+            }
+            for point in points
+        }
+        rests = list(lines.values())
+        return {
+            "predicted" + f", {self.choices.label(rest, rests)}" * (len(rests) > 1): (
+                *(xs, list(heights), None, None, "predicted"),
+            )
+            for heights, rest in lines.items()
+        }
 
     def _series(
         self, points: Sequence[tuple[Any, Trial]], style: str
@@ -198,7 +222,7 @@ class Drawing:
         numbered = list(enumerate(entries, 1))
         for number, entry in reversed(numbered[-_MOST_ROWS:]):
             chosen = [
-                "all" if entry.point is None else _write(entry.point[knob])
+                "all" if entry.point is None else write_choice(entry.point[knob])
                 for knob in self.choices.lists
             ]
             if entry.trial is None:
@@ -235,7 +259,3 @@ def latest(entries: Sequence[Entry]) -> list[Entry]:
 def origin(trial: Trial) -> str:
     """Return where and when a recorded trial was measured."""
     return f"{trial.machine.name}, {trial.started[:10]}"
-
-
-def _write(value: object) -> str:
-    return value if isinstance(value, str) else format_value(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class Results:
         """Forget what was measured."""
         self._entries: list[Entry] = []
         self.compared: Comparison | None = None
-        self.error = ""
+        self.error = self.traceback = ""
 
     @property
     def trials(self) -> list[Trial]:
@@ -36,12 +37,12 @@ class Results:
 
     def add(self, point: Mapping[str, Any], trial: Trial) -> None:
         """Keep what was measured of one point."""
-        self.compared, self.error = None, ""
+        self.compared, self.error, self.traceback = None, "", ""
         self._entries.append(Entry(self._choices.label(point), point, trial))
 
     def add_all(self, points: Sequence[Mapping[str, Any]], made: Comparison) -> None:
         """Keep a comparison of all points."""
-        self.compared, self.error = made, ""
+        self.compared, self.error, self.traceback = made, "", ""
         ratios = [None, *made.ratios.values()]
         for point, trial, ratio in zip(points, made.trials, ratios, strict=True):
             verdict = f"{ratio} {ratio.verdict}" if ratio else "baseline"
@@ -53,6 +54,8 @@ class Results:
         known = isinstance(error, ExperimentError)
         self.compared = None
         self.error = str(error) if known else f"{type(error).__name__}: {error}"
+        shown = error.__cause__ or error
+        self.traceback = "".join(traceback.format_exception(shown, chain=False))
         label = "all" if point is None else self._choices.label(point)
         first_line = self.error.partition("\n")[0]
         self._entries.append(Entry(label, point, error=first_line))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from kit.figures import PANEL_STYLE, format_value
+from kit.figures import PANEL_STYLE
+from kit.panel.choices import write_choice
 
 if TYPE_CHECKING:
     from kit.panel.panel import Panel
@@ -19,10 +20,8 @@ _SECONDS_BETWEEN_LOOKS = 0.2
 #: Choices that are so short in all stand side by side.
 _LETTERS_IN_A_ROW, _MOST_BUTTONS = 22, 6
 _CONTROLS_WIDTH = "236px"
-_PLACEHOLDER = (
-    '<div class="kit-placeholder"><b>Nothing has been measured yet</b>'
-    "<span>Choose on the left, then press Run.</span></div>"
-)
+_NOTHING = "Nothing has been measured yet", "Choose on the left, then press Run."
+_FAILED = "The last run failed", "What it said is below. Mend it, then press Run."
 
 
 class View:
@@ -134,8 +133,11 @@ class View:
         lines = [f'<div class="kit-muted">{html.escape(line)}</div>' for line in told]
         self._summary.value = "".join(lines)
         self._history.value = results.history()
-        error = results.error
-        self._status.value = _status(error or self._ready(), bool(error))
+        self._status.value = (
+            _write_error(results.error, results.traceback)
+            if results.error
+            else f'<div role="status">{html.escape(self._ready())}</div>'
+        )
         if self._stored is not None:
             with contextlib.suppress(Exception):  # a front end that is gone
                 self._stored.update(self._static(), raw=True)
@@ -149,7 +151,10 @@ class View:
 
     def show_picture(self, picture: str) -> None:
         """Show this picture, or what to do where there is none."""
-        self._picture.value = picture or _PLACEHOLDER
+        first, second = _FAILED if self._panel.results.error else _NOTHING
+        self._picture.value = picture or (
+            f'<div class="kit-placeholder"><b>{first}</b><span>{second}</span></div>'
+        )
 
     def _watch(self) -> None:
         if not self._watching.acquire(blocking=False):
@@ -177,7 +182,9 @@ class View:
             for widget in (self._run, self._all, self._stop, self._clear):
                 widget.disabled = True
             self._bar.value = 0
-            self._status.value = _status("This panel has ended; run its cell again.")
+            self._status.value = (
+                '<div role="status">This panel has ended; run its cell again.</div>'
+            )
 
 
 def _button(text: str, name: str, act: Callable[[], None]) -> Any:
@@ -190,7 +197,7 @@ def _button(text: str, name: str, act: Callable[[], None]) -> Any:
 
 def _make_control(knob: str, values: list[Any], start: Any) -> Any:
     """Make buttons for few short choices, a slider for numbers, a list for others."""
-    names = [v if isinstance(v, str) else format_value(v) for v in values]
+    names = list(map(write_choice, values))
     options = list(zip(names, values, strict=True))
     more: dict[str, Any] = {"options": options, "index": values.index(start)}
     more["layout"] = widgets.Layout(width="100%", margin="0")
@@ -223,6 +230,9 @@ def _column(children: list[Any], *, gap: str, width: str = "100%") -> Any:
     return widgets.VBox(children, layout=widgets.Layout(grid_gap=gap, width=width))
 
 
-def _status(text: str, failed: bool = False) -> str:
-    role, name = ("alert", "kit-failed") if failed else ("status", "")
-    return f'<div role="{role}" class="{name}">{html.escape(text)}</div>'
+def _write_error(error: str, traceback: str) -> str:
+    lines = html.escape(traceback)
+    return (
+        f'<div role="alert" class="kit-failed">{html.escape(error)}</div>'
+        f"<details><summary>Traceback</summary><pre>{lines}</pre></details>"
+    )
