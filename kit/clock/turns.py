@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from kit.progress import Progress, Stopped
 
 _SECONDS_BETWEEN_LOOKS = 0.05
-_CHANGED = threading.Condition()
 
 
 @dataclass(eq=False)
@@ -20,8 +20,16 @@ class _Ticket:
     title: str
 
 
-#: The first one measures, the others wait.
-_QUEUE: collections.deque[_Ticket] = collections.deque()
+class _Queue:
+    """Who measures, first, and who waits, in order; each process has its own."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.changed = threading.Condition()
+        self.tickets: collections.deque[_Ticket] = collections.deque()
+
+
+_queue = _Queue()
 
 
 @contextlib.contextmanager
@@ -31,28 +39,31 @@ def take_turn(progress: Progress) -> Generator[None, None, None]:
     A measurement inside a measurement goes on at once. Raises Stopped where the
     progress is told to stop meanwhile.
     """
-    me = threading.get_ident()
-    if _QUEUE and _QUEUE[0].thread == me:
+    global _queue
+    if _queue.pid != os.getpid():  # forked while a thread of the parent measured
+        _queue = _Queue()
+    queue, me = _queue, threading.get_ident()
+    if queue.tickets and queue.tickets[0].thread == me:
         yield
         return
     ticket = _Ticket(me, progress.title)
-    with _CHANGED:
-        _QUEUE.append(ticket)
+    with queue.changed:
+        queue.tickets.append(ticket)
     try:
-        _wait(ticket, progress)
+        _wait(queue, ticket, progress)
         yield
     finally:
-        with _CHANGED:
-            _QUEUE.remove(ticket)
-            _CHANGED.notify_all()
+        with queue.changed:
+            queue.tickets.remove(ticket)
+            queue.changed.notify_all()
 
 
-def _wait(ticket: _Ticket, progress: Progress) -> None:
-    with _CHANGED:
-        while (ahead := _QUEUE[0]) is not ticket:
+def _wait(queue: _Queue, ticket: _Ticket, progress: Progress) -> None:
+    with queue.changed:
+        while (ahead := queue.tickets[0]) is not ticket:
             progress.waiting = True
             progress.doing = f"waiting for another one to end ({ahead.title})"
             if progress.stopping:
                 raise Stopped
-            _CHANGED.wait(_SECONDS_BETWEEN_LOOKS)
+            queue.changed.wait(_SECONDS_BETWEEN_LOOKS)
     progress.take_turn()
