@@ -12,20 +12,22 @@ from kit.comparison.choices import check_choices, is_same
 from kit.figures import format_value
 
 #: The name of the control that chooses among several experiments.
-EXPERIMENT = "experiment"
+_EXPERIMENT = "experiment"
 
 
 @dataclass(frozen=True)
 class Choices:
     """Experiments by name, lists of choices by knob, and the knobs that are fixed.
 
-    `given` is what `explore` was given: one experiment, or several by name.
+    `given` is what `explore` was given: one experiment, or several by name. Of several,
+    `selector` is the list of their names, like that of a knob.
     """
 
     given: object
     experiments: dict[str, Experiment]
     lists: dict[str, list[Any]]
     fixed: dict[str, Any]
+    selector: str | None
 
     @classmethod
     def of(cls, experiment: object, given: Mapping[str, object]) -> Choices:
@@ -51,10 +53,17 @@ class Choices:
         for chosen in found:
             first = {knob: values[0] for knob, values in lists.items()}
             chosen.bind("explore()", {**fixed, **first})
-        if len(found) > 1:
-            lists = {EXPERIMENT: [chosen.name for chosen in found], **lists}
         experiments = {chosen.name: chosen for chosen in found}
-        return cls(experiment, experiments, lists, fixed)
+        selector = _EXPERIMENT if len(found) > 1 else None
+        if selector in given:
+            raise ExperimentError(
+                f"explore(): {selector}={format_value(given[selector])} is a knob, and "
+                "the name of the control that chooses among several experiments.\n"
+                "Explore them one by one, or rename the knob."
+            )
+        if selector:
+            lists = {selector: list(experiments), **lists}
+        return cls(experiment, experiments, lists, fixed, selector)
 
     def start(self) -> dict[str, Any]:
         """Return where the controls stand first: defaults, else the first choices."""
@@ -93,12 +102,12 @@ class Choices:
 
     def experiment(self, point: Mapping[str, Any]) -> Experiment:
         """Return the experiment of a point."""
-        name = point.get(EXPERIMENT) or next(iter(self.experiments))
+        name = point[self.selector] if self.selector else next(iter(self.experiments))
         return self.experiments[name]
 
     def knobs(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """Return all knobs of a point, bound and checked."""
-        chosen = {k: v for k, v in point.items() if k != EXPERIMENT}
+        chosen = {k: v for k, v in point.items() if k != self.selector}
         return self.experiment(point).bind("explore()", {**self.fixed, **chosen})
 
     def label(
@@ -112,7 +121,7 @@ class Choices:
             knob for knob in point if len({repr(p.get(knob)) for p in among}) > 1
         ]
         words = [
-            str(value) if knob == EXPERIMENT else f"{knob}={write_choice(value)}"
+            str(value) if knob == self.selector else f"{knob}={write_choice(value)}"
             for knob, value in point.items()
             if knob in differing or not differing
         ]
@@ -120,7 +129,7 @@ class Choices:
 
     def call(self, point: Mapping[str, Any]) -> str:
         """Return a point as a call, as in `train(num_workers=2)`."""
-        knobs = {knob: v for knob, v in point.items() if knob != EXPERIMENT}
+        knobs = {knob: v for knob, v in point.items() if knob != self.selector}
         return describe(self.experiment(point).name, knobs)
 
     @property

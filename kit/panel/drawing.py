@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,13 @@ from kit import figures
 from kit.comparison.choices import is_same
 from kit.comparison.quantities import SPEED, quantity_of, unit_of
 from kit.figures import format_number
-from kit.panel.choices import EXPERIMENT, Choices, write_choice
+from kit.panel.choices import Choices, write_choice
+from kit.panel.prediction import Prediction
 from kit.trial import Trial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Model = Callable[..., float]
 Result = tuple[Mapping[str, Any], Trial]
 
 _WIDTH = 5.6  # inches: beside the controls, in a window of 900 pixels
@@ -47,16 +46,19 @@ class Drawing:
 
     choices: Choices
     of: str
-    model: Model | None
+    prediction: Prediction | None
     recorded: Sequence[Trial]
 
     def summarise(self, entries: Sequence[Entry]) -> str:
         """Return the newest result in words, beside the best one."""
-        shown = [entry for entry in latest(entries) if entry.trial is not None]
+        shown = latest(entries)
+        if entries and entries[-1] not in shown:
+            happened = (
+                "was stopped before it measured" if entries[-1].trial else "failed"
+            )
+            return f"{entries[-1].label} {happened}"
         if not shown:
             return "Nothing has been measured yet"
-        if entries[-1] is not shown[-1]:
-            return f"{entries[-1].label} failed"
         points = [entry.point or {} for entry in shown]
         names = [self.choices.label(point, points) for point in points]
         values = [self._quantity(e.trial)[0] if e.trial else math.nan for e in shown]
@@ -85,7 +87,8 @@ class Drawing:
 
     def is_empty(self, entries: Sequence[Entry]) -> bool:
         """Return whether there is neither result, prediction nor recording."""
-        return not (latest(entries) or self.model or self.recorded)
+        points = [entry.point or {} for entry in latest(entries)]
+        return not (points or self.prediction or self._recorded_beside(points))
 
     def _draw_bars(
         self, shown: Sequence[Result], title: str, baseline: int | None
@@ -96,7 +99,7 @@ class Drawing:
         shown = sorted(shown[-_MOST_BARS:], key=lambda r: place[label(r[0])])
         points = [point for point, _ in shown]
         values = [self._quantity(trial) for _, trial in shown]
-        if not shown and self.model is not None:
+        if not shown and self.prediction is not None:
             points = self.choices.points()[:_MOST_BARS]
             values = [(math.nan,) * 3] * len(points)
         labels = [label(point, points) for point in points]
@@ -114,7 +117,9 @@ class Drawing:
             unit=unit_of(self.of),
             baseline=baseline,
             recorded=range(len(points), len(labels)),
-            predicted=[self._predict(point) for point in points] if self.model else (),
+            predicted=[self.prediction.at(p) for p in points]
+            if self.prediction
+            else (),
             width=_WIDTH,
         )
 
@@ -140,8 +145,8 @@ class Drawing:
             for name, group in list(groups.items())[:_MOST_LINES]
         }
         xs = sorted(self.choices.lists[knob])
-        if self.model is not None:
-            series |= self._predict_lines(knob, xs, points)
+        if self.prediction is not None:
+            series |= self._predict_lines(self.prediction, knob, xs, points)
         return figures.draw_lines(
             series,
             title=title,
@@ -152,12 +157,16 @@ class Drawing:
         )
 
     def _predict_lines(
-        self, knob: str, xs: list[Any], points: Sequence[Mapping[str, Any]]
+        self,
+        prediction: Prediction,
+        knob: str,
+        xs: list[Any],
+        points: Sequence[Mapping[str, Any]],
     ) -> dict[str, figures.Series]:
         """Return the model's line for each of the points, equal ones once."""
         points = points or [self.choices.start()]
         lines = {
-            tuple(self._predict({**point, knob: x}) for x in xs): {
+            tuple(prediction.at({**point, knob: x}) for x in xs): {
                 k: v for k, v in point.items() if k != knob
             }
             for point in points
@@ -183,7 +192,9 @@ class Drawing:
 
     def _point(self, trial: Trial) -> dict[str, Any]:
         """Return a recorded trial's place among the choices."""
-        found = {EXPERIMENT: trial.experiment, **trial.knobs}
+        found = dict(trial.knobs)
+        if self.choices.selector:
+            found[self.choices.selector] = trial.experiment
         return {knob: found[knob] for knob in self.choices.lists if knob in found}
 
     def _recorded_beside(self, points: Sequence[Mapping[str, Any]]) -> list[Trial]:
@@ -207,14 +218,11 @@ class Drawing:
         allowed = self.choices.lists[free]
         return [t for t in found if any(is_same(t.knobs[free], v) for v in allowed)]
 
-    def _predict(self, point: Mapping[str, Any]) -> float:
-        """Return the model's value: it gets those choices that it has names for."""
-        assert self.model is not None
-        names = inspect.signature(self.model).parameters
-        known = {knob: value for knob, value in point.items() if knob in names}
-        if known or len(point) != 1:
-            return float(self.model(**known))
-        return float(self.model(*point.values()))
+    def complain(self, entries: Sequence[Entry]) -> str:
+        """Return in words why the newest result has no prediction, or nothing."""
+        points = [entry.point for entry in latest(entries) if entry.point]
+        last = points[-1] if points else self.choices.start()
+        return self.prediction.complain(last) if self.prediction else ""
 
     def history(self, entries: Sequence[Entry]) -> str:
         """Return the history as an HTML table, the newest first."""
@@ -243,12 +251,15 @@ class Drawing:
 
 
 def latest(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the newest entry of each point, in the order of measuring.
+    """Return the newest result of each point, in the order of measuring.
 
-    A point whose newest run failed has none.
+    A point whose newest run failed has none; one that was stopped before it measured
+    anything keeps its older one.
     """
     newest: dict[str, Entry] = {}
     for entry in entries:
+        if entry.trial is not None and not entry.trial.block_seconds:
+            continue
         if entry.point is None:
             newest.clear()
         newest.pop(entry.label, None)

@@ -13,9 +13,10 @@ from kit.comparison import Comparison
 from kit.comparison.choices import check_quantity, make_variants
 from kit.comparison.comparing import compare_watched
 from kit.comparison.quantities import SPEED
-from kit.panel.choices import EXPERIMENT, Choices
-from kit.panel.drawing import Drawing, Model
+from kit.panel.choices import Choices
+from kit.panel.drawing import Drawing
 from kit.panel.driver import Driver
+from kit.panel.prediction import Model, Prediction
 from kit.panel.results import Results
 from kit.progress import Progress
 from kit.recording import find_recorded
@@ -54,7 +55,9 @@ class Panel:
             for chosen in choices.experiments.values()
             for trial in find_recorded(chosen)
         ]
-        self._results = Results(choices, Drawing(choices, of, model, recorded))
+        prediction = None if model is None else Prediction(model, choices.ordered)
+        drawing = Drawing(choices, of, prediction, recorded)
+        self._results = Results(choices, drawing)
         self._view: View | None = None
         self._driver = Driver(self._show, self._show_partial, self.close)
 
@@ -70,8 +73,7 @@ class Panel:
         """
         point = self._choices.check(knobs)
         self._driver.run(self._title(point), lambda p: self._measure(point, p))
-        if self._results.error:
-            raise ExperimentError(self._results.error)
+        self._results.raise_error()
         return self.trials[-1]
 
     def run_all(self) -> Comparison:
@@ -80,8 +82,8 @@ class Panel:
         Raises ExperimentError where there is only one, and where a run fails.
         """
         self._driver.run(self._title_of_all, self._compare)
-        if self._results.compared is None:
-            raise ExperimentError(self._results.error)
+        self._results.raise_error()
+        assert self._results.compared is not None
         return self._results.compared
 
     def stop(self) -> None:
@@ -147,7 +149,9 @@ class Panel:
     def _compare_points(
         self, points: list[dict[str, Any]], progress: Progress
     ) -> Comparison:
-        lists = {k: v for k, v in self._choices.lists.items() if k != EXPERIMENT}
+        lists = {
+            k: v for k, v in self._choices.lists.items() if k != self._choices.selector
+        }
         variants = make_variants(
             self._choices.given,
             {**self._choices.fixed, **lists},

@@ -11,7 +11,7 @@ from kit import figures
 from kit.clock.experiment import ExperimentError
 from kit.comparison import Comparison
 from kit.panel.choices import Choices
-from kit.panel.drawing import Drawing, Entry
+from kit.panel.drawing import Drawing, Entry, latest
 from kit.trial import Trial
 
 
@@ -28,7 +28,7 @@ class Results:
         """Forget what was measured."""
         self._entries: list[Entry] = []
         self.compared: Comparison | None = None
-        self.error = self.traceback = ""
+        self.exception: Exception | None = None
 
     @property
     def trials(self) -> list[Trial]:
@@ -37,12 +37,12 @@ class Results:
 
     def add(self, point: Mapping[str, Any], trial: Trial) -> None:
         """Keep what was measured of one point."""
-        self.compared, self.error, self.traceback = None, "", ""
+        self.compared, self.exception = None, None
         self._entries.append(Entry(self._choices.label(point), point, trial))
 
     def add_all(self, points: Sequence[Mapping[str, Any]], made: Comparison) -> None:
         """Keep a comparison of all points."""
-        self.compared, self.error, self.traceback = made, "", ""
+        self.compared, self.exception = made, None
         ratios = [None, *made.ratios.values()]
         for point, trial, ratio in zip(points, made.trials, ratios, strict=True):
             verdict = f"{ratio} {ratio.verdict}" if ratio else "baseline"
@@ -51,14 +51,30 @@ class Results:
 
     def fail(self, point: Mapping[str, Any] | None, error: Exception) -> None:
         """Keep an error in place of the old result; without a point, of all results."""
-        known = isinstance(error, ExperimentError)
-        self.compared = None
-        self.error = str(error) if known else f"{type(error).__name__}: {error}"
-        shown = error.__cause__ or error
-        self.traceback = "".join(traceback.format_exception(shown, chain=False))
+        self.compared, self.exception = None, error
         label = "all" if point is None else self._choices.label(point)
         first_line = self.error.partition("\n")[0]
         self._entries.append(Entry(label, point, error=first_line))
+
+    @property
+    def error(self) -> str:
+        """What went wrong in the latest run, or nothing."""
+        error = self.exception
+        if error is None or isinstance(error, ExperimentError):
+            return str(error or "")
+        return f"{type(error).__name__}: {error}"
+
+    @property
+    def traceback(self) -> str:
+        """Where it went wrong, in the reader's own code."""
+        shown = self.exception and (self.exception.__cause__ or self.exception)
+        lines = traceback.format_exception(shown, chain=False) if shown else []
+        return "".join(lines)
+
+    def raise_error(self) -> None:
+        """Raise what went wrong in the latest run, with its cause."""
+        if self.exception is not None:
+            raise self.exception
 
     def summary(self) -> str:
         """Return in words what the picture shows."""
@@ -67,14 +83,13 @@ class Results:
 
     def remark(self) -> str:
         """Return what a reader should know about the results beside each other."""
-        if self.compared is not None:
-            return " ".join(self.compared.remarks())
-        if len({entry.label for entry in self._entries}) < 2:
-            return ""
-        return (
-            "Measured one after another, so a small difference may be the machine's: "
-            "Run all compares by turns."
-        )
+        told = self.compared.remarks() if self.compared else []
+        if self.compared is None and len(latest(self._entries)) > 1:
+            told.append(
+                "Measured one after another, so a small difference may be the "
+                "machine's: Run all compares by turns."
+            )
+        return " ".join([*told, *filter(None, [self._drawing.complain(self._entries)])])
 
     def picture(self, partial: Mapping[str, Trial] | None = None) -> str:
         """Return the picture as an HTML image with alt text, empty without results.

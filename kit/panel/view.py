@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from kit.comparison.choices import is_same
 from kit.figures import PANEL_STYLE
 from kit.panel.choices import write_choice
 
@@ -47,7 +48,7 @@ class View:
         self._bar.layout = widgets.Layout(width="100%", height="6px", margin="0")
         self._bar.add_class("kit-progress")
         self._watching = threading.Lock()
-        self._stored: Any = None
+        self._stored: list[Any] = []
         self._closed = False
         self._root = self._lay_out()
         self._root._view_count = 0  # from now on the front end counts
@@ -101,7 +102,8 @@ class View:
         bundle = self._root._repr_mimebundle_()
         data = dict(bundle[0] if isinstance(bundle, tuple) else bundle)
         display({**data, "text/plain": repr(self._panel)}, raw=True)
-        self._stored = display(self._static(), raw=True, display_id=True)
+        kept = display(self._static(), raw=True, display_id=True)
+        self._stored += [kept] if kept is not None else []
 
     def _static(self) -> dict[str, str]:
         body = f'<div class="{self._stored_class}">{self._panel.results.static()}</div>'
@@ -138,9 +140,10 @@ class View:
             if results.error
             else f'<div role="status">{html.escape(self._ready())}</div>'
         )
-        if self._stored is not None:
+        static = self._static() if self._stored else {}
+        for kept in self._stored:
             with contextlib.suppress(Exception):  # a front end that is gone
-                self._stored.update(self._static(), raw=True)
+                kept.update(static, raw=True)
 
     def _ready(self) -> str:
         seconds, points = self._panel.seconds_for_all, self._panel.choices.points()
@@ -198,9 +201,12 @@ def _button(text: str, name: str, act: Callable[[], None]) -> Any:
 def _make_control(knob: str, values: list[Any], start: Any) -> Any:
     """Make buttons for few short choices, a slider for numbers, a list for others."""
     names = list(map(write_choice, values))
-    options = list(zip(names, values, strict=True))
-    more: dict[str, Any] = {"options": options, "index": values.index(start)}
-    more["layout"] = widgets.Layout(width="100%", margin="0")
+    more: dict[str, Any] = {
+        "options": list(zip(names, values, strict=True)),
+        "index": next(i for i, value in enumerate(values) if is_same(value, start)),
+        "equals": is_same,  # arrays cannot be compared as others can
+        "layout": widgets.Layout(width="100%", margin="0"),
+    }
     numbers = all(
         isinstance(v, (int, float)) and not isinstance(v, bool) for v in values
     )
