@@ -69,7 +69,8 @@ class Claim:
             f"Expected {self.expect}{bar}; here {self.ratio.verdict}, {self.ratio}."
         )
         if self.verdict == OPEN and self.ratio.reason:
-            return f"{measured} {self.ratio.reason.capitalize()}."
+            reason = self.ratio.reason
+            return f"{measured} {reason[0].upper()}{reason[1:]}."
         return f"{measured} {self.otherwise}" if self.verdict == FAILS else measured
 
     def to_dict(self) -> dict[str, Any]:

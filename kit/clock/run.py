@@ -302,7 +302,7 @@ def started(
 
     A cold start is watched for the memory that it adds.
     """
-    watch = memory.MemoryWatch() if cold else None
+    watch = memory.MemoryWatch(in_a_hurry=smoke()) if cold else None
     try:
         with watch or contextlib.nullcontext():
             run.progress.doing = f"setting up {run.call}"

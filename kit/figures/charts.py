@@ -193,21 +193,22 @@ def draw_steps(
     if most > 30 * median > 0:
         axes.set(yscale="log", ylim=(known[0] / 1.6, most * 2.5))
         ylabel += " (logarithmic)"
-    said = [f"{len(ms)} {xlabel}s, {text}".replace("\n", " ")]
+    many = f"{xlabel}es" if xlabel.endswith(("s", "x", "ch", "sh")) else f"{xlabel}s"
+    said = [f"{len(ms)} {many}, {text}".replace("\n", " ")]
     for start, stop, words in regions:
         axes.axvspan(start - 0.5, stop + 0.5, color=COLOURS["zone"], lw=0, zorder=0)
         late = start + stop > len(ms)
         x, side, shift = (stop, "right", -8) if late else (start, "left", 5)
         look = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "top"}
         cards.write(axes, words, (x, 1), (shift, -5), role="muted", **look)
-        said.append(f"{xlabel}s {start} to {stop}: {words}")
+        said.append(f"{many} {start} to {stop}: {words}")
     axes.axhline(median, **_DOTTED)
     cards.set_ticks(axes, [1, *(x for x in axes.get_xticks() if x > 1 and x % 1 == 0)])
     cards.label_ends(axes, [text], [(None, median, COLOURS["ink"])])
     cards.label_axes(axes, xlabel, ylabel, grid="y")
     for step in sorted(slow, key=slow.__getitem__, reverse=True)[:5]:
         said.append(f"{xlabel} {step} took {format_seconds(slow[step] / 1000)}")
-    return describe(figure, f"Times of {xlabel}s", title, "; ".join(said))
+    return describe(figure, f"Times of {many}", title, "; ".join(said))
 
 
 @alone()

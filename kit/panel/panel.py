@@ -29,7 +29,7 @@ _REPEATS = 5
 #: Run all compares: each choice beside the baseline, which is measured with each.
 _SECONDS_PER_CHALLENGER = 2.0
 #: Without a front end all choices are measured, unless there are more than these.
-_MOST_WITHOUT_BUTTONS = 8
+_MOST_WITHOUT_BUTTONS = 12
 
 
 class Panel:

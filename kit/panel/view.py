@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
@@ -51,6 +51,8 @@ class View:
         self._stored: list[Any] = []
         self._closed = False
         self._root = self._lay_out()
+        for widget in (self._root, *_everything_in(self._root)):
+            _route_as_asked(widget)
         self._root._view_count = 0  # from now on the front end counts
         self._root.observe(self._on_views, "_view_count")
         self.refresh()
@@ -188,6 +190,23 @@ class View:
             self._status.value = (
                 '<div role="status">This panel has ended; run its cell again.</div>'
             )
+
+
+def _everything_in(widget: Any) -> Iterator[Any]:
+    for child in getattr(widget, "children", ()):
+        yield child
+        yield from _everything_in(child)
+
+
+def _route_as_asked(widget: Any) -> None:
+    """Let messages of a widget go where the front end sends them.
+
+    ipykernel 7 sends them to the shell that last spoke to the widget: a button that has
+    not been pressed before would wait until the running cell has ended, and controls
+    would overtake each other.
+    """
+    if hasattr(widget.comm, "_reply_subshell_for"):
+        widget.comm._reply_subshell_for = lambda data, default: default
 
 
 def _button(text: str, name: str, act: Callable[[], None]) -> Any:
