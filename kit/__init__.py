@@ -10,7 +10,7 @@ An experiment is a generator: each `yield n` says "one step is done, n items han
 True
 """
 
-from kit import data
+from kit import costs, data, tuning
 from kit.clock import measure
 from kit.comparison import compare
 from kit.machine import this_machine
@@ -21,6 +21,7 @@ from kit.teaching import claim, guess
 __all__ = [
     "claim",
     "compare",
+    "costs",
     "data",
     "explore",
     "guess",
@@ -29,4 +30,5 @@ __all__ = [
     "recorded",
     "save",
     "this_machine",
+    "tuning",
 ]

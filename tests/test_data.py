@@ -6,6 +6,7 @@ import collections
 import doctest
 import errno
 import hashlib
+import math
 import os
 import pathlib
 import pickle
@@ -431,6 +432,48 @@ def test_dataset_reaches_spawned_workers(drawn: pathlib.Path) -> None:
     images, labels = zip(*loader, strict=True)
     assert torch.equal(torch.cat(images)[21], dataset[21][0])
     assert torch.cat(labels).bincount().tolist() == [4] * 10
+
+
+# Far away
+
+
+def test_distant_samples_come_later_and_unchanged(drawn: pathlib.Path) -> None:
+    near = data.PhotoDataset(drawn)
+    far = data.Distant(near, seconds=0.02)
+    begun = time.perf_counter()
+    image, label = far[13]
+    assert time.perf_counter() - begun >= 0.02
+    assert torch.equal(image, near[13][0])
+    assert (label, len(far)) == (near[13][1], len(near))
+
+
+def test_waiting_for_distant_samples_needs_no_core() -> None:
+    far = data.Distant([0], seconds=0.2)
+    begun = time.process_time()
+    far[0]
+    assert time.process_time() - begun < 0.1
+
+
+def test_distant_reaches_spawned_workers(drawn: pathlib.Path) -> None:
+    far = data.Distant(data.PhotoDataset(drawn), seconds=0.001)
+    copy = pickle.loads(pickle.dumps(far))
+    assert (copy.seconds, copy.dataset.samples) == (0.001, far.dataset.samples)
+    loader = DataLoader(
+        far, batch_size=20, num_workers=1, multiprocessing_context="spawn"
+    )
+    assert torch.equal(torch.cat([images for images, _ in loader])[21], far[21][0])
+
+
+def test_distant_ends_where_its_data_set_ends() -> None:
+    far = data.Distant(["a", "b"], seconds=0.0)
+    assert list(far) == ["a", "b"]
+    assert repr(data.Distant([1], seconds=0.005)) == "[1], each 5.00 ms away"
+
+
+@pytest.mark.parametrize("seconds", [-0.1, math.inf, math.nan])
+def test_distance_is_a_time(seconds: float) -> None:
+    with pytest.raises(ValueError, match=r"Distant\(seconds=.*0\.005 is 5 ms"):
+        data.Distant([1], seconds=seconds)
 
 
 # The module

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from kit.clock.experiment import ExperimentError, parse_yield
+from kit.clock.hints import find_hint, name_dead_worker, split_error
 from kit.clock.log import Block
 from kit.machine import devices, ticks
 from kit.progress import Progress, Stopped
@@ -35,6 +36,7 @@ class Stepper:
         except (StopIteration, KeyboardInterrupt, ExperimentError):
             raise
         except BaseException as error:
+            self._raise_stopped(error)
             raise failure(self.call, error, where) from error
 
     def time(
@@ -100,6 +102,7 @@ class Stepper:
             except (KeyboardInterrupt, ExperimentError, Stopped):
                 raise
             except BaseException as error:
+                self._raise_stopped(error)
                 where = f"step {self.steps_done + steps + 2}"
                 raise failure(self.call, error, where) from error
             device.end()
@@ -151,6 +154,11 @@ class Stepper:
                 '`yield n, {"loss": loss}`.'
             ) from None
 
+    def _raise_stopped(self, error: BaseException) -> None:
+        """Raise Stopped where the error came of ending the experiment's processes."""
+        if self.progress.abandoned:
+            raise Stopped from error
+
     def _only_bare_yields(self) -> ExperimentError:
         return ExperimentError(
             f"{self.call} said a bare `yield` {_MOST_BARE_YIELDS} times in a row.\n"
@@ -160,10 +168,13 @@ class Stepper:
 
 def failure(call: str, error: BaseException, where: str) -> ExperimentError:
     """Make the error that names an experiment which raised one itself."""
-    kind, said = type(error).__name__, " ".join(str(error).split())
+    error = name_dead_worker(error)
+    kind, worker, said = split_error(error)
+    where, hint = f"{where}, {worker}" if worker else where, find_hint(error)
     return ExperimentError(
-        f"{call} raised {kind} in {where}: {said[:200]}\n"
-        f"The traceback above shows the line. Try it without the kit: next({call})."
+        f"{call} raised {kind} in {where}: {said}\n"
+        + (f"{hint}\n" if hint else "")
+        + f"The traceback shows the line. Try it without the kit: next({call})."
     )
 
 

@@ -7,9 +7,9 @@
 (torch.Size([3, 400, 400]), 'circle')
 """
 
-from kit.data.datasets import PhotoDataset
+from kit.data.datasets import Distant, PhotoDataset
 from kit.data.drawing import CLASSES, SIZE, draw_photo
 from kit.data.storage import DataError, cache_folder, photos
 
-__all__ = ["CLASSES", "SIZE", "DataError", "PhotoDataset"]
+__all__ = ["CLASSES", "SIZE", "DataError", "Distant", "PhotoDataset"]
 __all__ += ["cache_folder", "draw_photo", "photos"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import pathlib
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +81,38 @@ class PhotoDataset:
         count = f"{len(self):,} photos of {len(self.classes)} classes"
         pictures = [(name, _make_thumbnail(path)) for name, path in shown]
         return figures.html_pictures(pictures, caption=count)
+
+
+class Distant:
+    """Read a data set as if its samples lay far away: each takes `seconds` longer.
+
+    The wait is a sleep before the sample is read, as the latency of a request to a
+    store is: it needs no core, so several workers can wait at once. It goes wherever
+    its data set can be pickled to. Raises ValueError for a time that cannot be waited.
+
+    >>> distant = Distant([("a photo", 0), ("another", 1)], seconds=0.001)
+    >>> len(distant), distant[1]
+    (2, ('another', 1))
+    """
+
+    def __init__(self, dataset: Any, seconds: float) -> None:
+        if not 0 <= seconds < math.inf:
+            raise ValueError(
+                f"Distant(seconds={seconds!r}): a latency is a finite time, 0 or more, "
+                "in seconds: 0.005 is 5 ms"
+            )
+        self.dataset, self.seconds = dataset, seconds
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(self.seconds)
+        return self.dataset[index]
+
+    def __repr__(self) -> str:
+        away = figures.format_seconds(self.seconds)
+        return f"{self.dataset!r}, each {away} away"
 
 
 def _make_thumbnail(path: str) -> bytes:

@@ -42,7 +42,8 @@ PANEL_STYLE = f"""
 .kit-panel .kit-run:hover:enabled {{ background: #005a8e; color: #fff; }}
 .kit-panel button:focus-visible, .kit-panel select:focus-visible,
 .kit-panel .noUi-handle:focus-visible {{
-  outline: 2px solid {COLOURS["predicted"]}; outline-offset: 2px; }}
+  outline: 2px solid {COLOURS["predicted"]} !important;
+  outline-offset: 2px !important; }}
 .kit-panel .noUi-handle {{ background: {COLOURS["measured"]} !important; }}
 .kit-panel .kit-progress .progress, .kit-panel .kit-progress {{ height: 6px;
   border-radius: 3px; overflow: hidden; }}

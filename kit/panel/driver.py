@@ -58,10 +58,12 @@ class Driver:
     def blocking(self) -> bool:
         """Whether a measurement must run in the handler of its button.
 
-        Colab does not show what other threads change.
+        Colab does not show what other threads change. Where handlers have a thread of
+        their own, which an interrupt does not reach, there is no need to.
         """
         asked = os.environ.get("KIT_BLOCKING")
-        return asked == "1" if asked else "google.colab" in sys.modules
+        wanted = asked == "1" if asked else "google.colab" in sys.modules
+        return wanted and threading.current_thread() is threading.main_thread()
 
     @property
     def running(self) -> bool:

@@ -10,7 +10,7 @@ from kit.clock.experiment import ExperimentError
 from kit.clock.log import smoke
 from kit.clock.measuring import check_arguments, measure_watched
 from kit.comparison import Comparison
-from kit.comparison.choices import check_quantity, make_variants
+from kit.comparison.choices import check_quantity, is_same, make_variants
 from kit.comparison.comparing import compare_watched
 from kit.comparison.quantities import SPEED
 from kit.panel.choices import Choices
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 _REPEATS = 5
 #: Run all compares: each choice beside the baseline, which is measured with each.
 _SECONDS_PER_CHALLENGER = 2.0
-#: Without a front end all choices are measured, unless there are more than these.
-_MOST_WITHOUT_BUTTONS = 12
+#: Without a front end up to so many choices are compared by turns; of more, the first
+#: ones are measured one after the other.
+_MOST_COMPARED, _MOST_MEASURED = 6, 12
 
 
 class Panel:
@@ -224,15 +225,16 @@ class Panel:
         self._view.display()
 
     def _measure_without_buttons(self) -> None:
+        points, start = self._choices.points(), self._choices.start()
         if self.trials:
             return
-        points = self._choices.points()
-        if 1 < len(points) <= _MOST_WITHOUT_BUTTONS:
+        if 1 < len(points) <= _MOST_COMPARED:
             self.run_all()
             return
-        knob = self._choices.ordered or next(iter(self._choices.lists), None)
-        for value in self._choices.lists.get(knob, []) if knob else [None]:
-            self.run(**({knob: value} if knob else {}))
+        rest = list(self._choices.lists)[2:]
+        near = [p for p in points if all(is_same(p[k], start[k]) for k in rest)]
+        for point in near[:_MOST_MEASURED]:
+            self.run(**point)
 
 
 def explore(
