@@ -289,9 +289,10 @@ def _let_go(error: BaseException) -> None:
 
     Left to the garbage collector, shutting them down takes seconds.
     """
-    for link in (error, error.__cause__):
-        if link is not None:
-            traceback.clear_frames(link.__traceback__)
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__
 
 
 @contextlib.contextmanager
@@ -318,7 +319,8 @@ def started(
         run.progress.doing = "measuring"
         yield run
     except BaseException as error:
-        with contextlib.suppress(ExperimentError):
+        # PyTorch's handler of ended children may raise at any moment, too.
+        with contextlib.suppress(Exception):
             run.close(because=error)
         raise
     else:

@@ -18,6 +18,8 @@ _SHARED = (
     b"torch_shm_manager",
 )
 _CHILDREN_FILES = f"/proc/self/task/{os.getpid()}/children"
+#: Children that are known to be helpers, or have ended.
+_helpers: set[int] = set()
 _READS_PROC = sys.platform == "linux" and os.path.exists(_CHILDREN_FILES)
 
 
@@ -119,15 +121,37 @@ def children_seconds() -> float:
     """
     if not sys.platform.startswith("linux"):
         return 0.0
-    import resource
-
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total = ended.ru_utime + ended.ru_stime
+    total = ended_seconds()
     for pid in descendants():
         with contextlib.suppress(OSError):
             # The kernel's clock id of another process: see clock_getcpuclockid(3).
             total += time.clock_gettime((~pid << 3) | 2)
     return total
+
+
+def ended_seconds() -> float:
+    """Return the processor time of all children that have ended, in seconds (Unix)."""
+    if sys.platform == "win32":
+        return 0.0
+    import resource
+
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended.ru_utime + ended.ru_stime
+
+
+def have_workers() -> bool:
+    """Return whether a child process lives that is no shared helper."""
+    global _helpers
+    if not have_any():
+        return False
+    children = set(_children(os.getpid()))
+    _helpers &= children
+    for pid in children - _helpers:
+        if not _shared_helper(pid) and _state(pid) not in ("Z", ""):
+            return True
+        _helpers.add(pid)
+    # A fork server is a helper, the workers that it started are not.
+    return any(_children(pid) for pid in _helpers)
 
 
 def suspend(pids: Iterable[int]) -> bool:
