@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kit.clock import snapshot
-from kit.machine import processes
+from kit.machine import openmp, processes
 from kit.progress import Progress
 
 #: A step that has not ended so long after Stop may never end.
@@ -154,6 +154,7 @@ class Driver:
     def _after_cell(self, result: Any) -> None:
         self.in_cell = False
         self._state = snapshot.capture()
+        openmp.release_threads()  # or they would slow down those of a measurement
 
 
 class _Watched(Progress):

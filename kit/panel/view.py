@@ -108,7 +108,12 @@ class View:
         self._stored += [kept] if kept is not None else []
 
     def _static(self) -> dict[str, str]:
-        body = f'<div class="{self._stored_class}">{self._panel.results.static()}</div>'
+        kept = self._stored_class
+        # Opened again without a kernel, the controls above are an error message.
+        dead = f".jp-OutputArea-child:not(:has(.kit-panel)):has(+ * .{kept})"
+        style = f"<style>{dead} {{display: none}}</style>"
+        static = self._panel.results.static()
+        body = f'{style}<div class="{kept}">{static}</div>' if static else ""
         return {"text/plain": self._panel.results.summary(), "text/html": body}
 
     def refresh(self) -> None:
