@@ -13,6 +13,7 @@ from kit.comparison import Comparison
 from kit.comparison.choices import check_quantity, is_same, make_variants
 from kit.comparison.comparing import compare_watched
 from kit.comparison.quantities import SPEED
+from kit.machine import this_machine
 from kit.panel.choices import Choices
 from kit.panel.drawing import Drawing
 from kit.panel.driver import Driver
@@ -55,6 +56,7 @@ class Panel:
             trial
             for chosen in choices.experiments.values()
             for trial in find_recorded(chosen)
+            if trial.machine.name != this_machine().name
         ]
         prediction = None if model is None else Prediction(model, choices.ordered)
         drawing = Drawing(choices, of, prediction, recorded)
