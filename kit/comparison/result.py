@@ -136,7 +136,7 @@ class Comparison:
             if ratio is not None:
                 span = f"[{ratio.low:.3g}, {ratio.high:.3g}]"
                 shown = (f"{ratio.value:.3g}", span, ratio.verdict)
-            rows.append((label, f"{value:,.4g}", *shown))
+            rows.append((label, _write(value), *shown))
         return rows
 
     def table(self) -> pandas.DataFrame:
@@ -231,3 +231,8 @@ class Comparison:
         return figures.html_table(
             headers, self.rows(), title=self.sentence(), note=" ".join(self.remarks())
         )
+
+
+def _write(value: float) -> str:
+    """Write with four digits, and every digit before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -70,10 +70,10 @@ class Drawing:
         if len(shown) == 1 or not known:
             return told[-1]
         best = (max if self.of == SPEED else min)(known, key=values.__getitem__)
-        side = "most" if self.of == SPEED else "least"
+        side = "Fastest" if self.of == SPEED else "Least"
         if best != len(shown) - 1:
-            return f"{told[-1]}. The {side} so far is {told[best]}"
-        return f"{told[-1]}, the {side} so far"
+            return f"{told[-1]}. {side} until now: {told[best]}"
+        return f"{told[-1]}, the {side.lower()} until now"
 
     def draw(self, entries: Sequence[Entry], title: str, baseline: bool) -> Figure:
         """Draw bars, or lines over a knob whose choices are ordered numbers.
