@@ -72,7 +72,12 @@ def html_table(
     >>> html_table(["knob", "rate"], [["<2>", 770]]).count("&lt;2&gt;")
     1
     """
-    sides = [f"text-align:{side};" for side in _sides(headers, rows)]
+    # A number and an interval are read at a glance only on one line.
+    styles = {
+        "left": "text-align:left;",
+        "right": "text-align:right;white-space:nowrap;",
+    }
+    sides = [styles[side] for side in _sides(headers, rows)]
     line = f"border-bottom:1px solid {COLOURS['border']};{_MUTED}"
     lines = [[_cell(h, s + line, _HEAD) for h, s in zip(headers, sides, strict=True)]]
     for row in rows:
