@@ -1,6 +1,7 @@
 """Fixtures that several test files share."""
 
 import gc
+import signal
 
 import pytest
 import torch
@@ -17,6 +18,10 @@ from kit.clock import measuring
 from kit.comparison import alternation, comparing
 from kit.machine import devices, load, ticks
 from kit.progress import Progress
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts its background jobs so: interrupts could not be tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ def test_waiting_is_shared_by_workers():
     assert tuning.settings["num_workers"] == 4
     assert list(tuning.predicted) == [0, 1, 4]
     assert set(tuning.measured) == {0, 1, 4}
-    assert tuning.predicted[4] > 2 * tuning.predicted[1]
+    assert tuning.predicted[4] > 1.5 * tuning.predicted[1]
     assert "latency-bound" in tuning.reason
     assert tuning.probes.waiting_seconds > 0.5 * tuning.probes.load_seconds
     assert tuning.probes.sample_seconds >= 0.005
