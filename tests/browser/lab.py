@@ -118,6 +118,8 @@ class Lab:
                 f"--ServerApp.root_dir={self.root}",
                 f"--LabApp.app_settings_dir={folder}",
                 f"--LabApp.workspaces_dir={folder}",
+                # The settings of whoever runs the tests are left alone.
+                f"--LabApp.user_settings_dir={folder / 'user'}",
                 "--LabApp.expose_app_in_browser=True",
             ],
             stdout=subprocess.DEVNULL,
