@@ -362,6 +362,23 @@ def test_next_is_the_fewest_that_may_be_best():
     assert prediction.choose_next({0: 50.0}, {}) == 0
 
 
+def test_next_is_the_most_where_the_fewest_falls_far_short():
+    predicted = {0: 50.0, 1: 60.0, 2: 100.0, 3: 101.0, 8: 101.0}
+    assert prediction.choose_next(predicted, rates(n0=50, n2=70)) == 8
+    assert prediction.choose_next(predicted, rates(n0=50, n2=70, n8=70)) == 3
+    # One that kept to its prediction shows that the model knows this loader.
+    assert prediction.choose_next(predicted, rates(n2=70, n3=95)) == 8
+    assert prediction.choose_next(predicted | {4: 101.0}, rates(n2=70, n3=95)) == 4
+
+
+def test_next_is_one_more_where_the_best_beats_its_prediction():
+    predicted = {0: 90.0, 1: 80.0, 2: 80.0, 3: 80.0}
+    assert prediction.choose_next(predicted, rates(n0=90, n1=110)) == 2
+    assert prediction.choose_next(predicted, rates(n0=90, n1=110, n2=125)) == 3
+    assert prediction.choose_next(predicted, rates(n0=90, n1=110, n2=105)) is None
+    assert prediction.choose_next(predicted, rates(n0=90, n1=80)) is None
+
+
 def test_regret_is_bounded_by_measurement_or_prediction():
     predicted = {0: 50.0, 1: 60.0, 2: 100.0, 3: 100.0}
     measured = rates(n0=50, n2=100, n3=100)

@@ -20,6 +20,8 @@ _SHARE_OF_MEMORY = 0.5
 _UNEVEN = 2.0
 #: What was not measured must be better by so much to be chosen.
 _SURELY = 1.1
+#: One that is slower than this share of its prediction meets what the model leaves out.
+_FAR_SHORT = 0.8
 #: Workers persist where starting them takes over 0.5 % of an epoch.
 _WORTH_KEEPING = 0.005
 
@@ -152,15 +154,27 @@ def choose(predicted: Mapping[int, float], measured: Mapping[int, Estimate]) -> 
 def choose_next(
     predicted: Mapping[int, float], measured: Mapping[int, Estimate]
 ) -> int | None:
-    """Return which number of workers to measure next; None where none can win."""
+    """Return which number of workers to measure next; None where none can win.
+
+    It is the fewest of those that may be best. Where as good a one fell far short of
+    its prediction, the most tells whether workers help beyond what the model knows.
+    Where the best one beat its prediction, the next larger number may gain as well.
+    """
     left = {n: rate for n, rate in predicted.items() if n not in measured}
     if not left:
         return None
     most = max(left.values())
     best = max((rate.value for rate in measured.values()), default=0.0)
-    if most * _excess(predicted, measured) <= best:
-        return None
-    return min(n for n, rate in left.items() if rate * SAME >= most)
+    if most * _excess(predicted, measured) > best * (1 + 1e-9):
+        equal = [n for n, rate in predicted.items() if rate * SAME >= most]
+        tried = [n for n in equal if n and n in measured]
+        short = [n for n in tried if measured[n].value < _FAR_SHORT * predicted[n]]
+        untried = [n for n in equal if n in left]
+        return max(untried) if short and short == tried else min(untried)
+    chosen = choose(predicted, measured)
+    surprising = _excess(predicted, {chosen: measured[chosen]}) > _SURELY
+    larger = min((n for n in predicted if n > chosen), default=None)
+    return larger if surprising and larger in left else None
 
 
 def bound_regret(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("tidy")
 
 WORKERS = [0, 1, 2, 3, 4, 8]
 #: Each number of workers is measured so often, in turn, for so long.
-ROUNDS, SECONDS = 2, 2.0
+ROUNDS, SECONDS = 3, 1.8
 MOST_REGRET, MOST_ERROR = 0.05, 0.10
 
 
