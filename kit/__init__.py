@@ -13,6 +13,7 @@ True
 from kit import costs, data, tuning
 from kit.clock import measure
 from kit.comparison import compare
+from kit.diagnosis import diagnose, timeline
 from kit.machine import this_machine
 from kit.panel import explore
 from kit.recording import load, recorded, save
@@ -23,6 +24,7 @@ __all__ = [
     "compare",
     "costs",
     "data",
+    "diagnose",
     "explore",
     "guess",
     "load",
@@ -30,5 +32,6 @@ __all__ = [
     "recorded",
     "save",
     "this_machine",
+    "timeline",
     "tuning",
 ]

@@ -1,11 +1,16 @@
-"""`python -m kit machine`, `record NOTEBOOK…`, `claims`: the kit from a shell."""
+"""`python -m kit machine`, `diagnose`, `record`, `claims`: the kit from a shell.
+
+`diagnose train.py:train batch_size=64` says where a training loop's time goes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import datetime
 import json
+import math
 import os
 import sys
 import tempfile
@@ -20,6 +25,20 @@ from kit.teaching import FAILS, HOLDS, Claim
 
 _START = "<!-- claims: written by `python -m kit claims --write README.md` -->"
 _END = "<!-- end of claims -->"
+_HOW_TO_DIAGNOSE = """\
+examples:
+  python -m kit diagnose train.py:train batch_size=64
+  python -m kit diagnose package.module:train amp=True --seconds 30 --html report.html
+
+In train.py, the training loop is a function that says `yield` after each step:
+
+  def train(*, batch_size=64):
+      model, loader = ...
+      for batch in loader:
+          ...
+          yield len(batch)
+
+Exit status: 0 diagnosed, 1 it could not be measured, 2 it was asked for wrongly."""
 
 
 class Judged(NamedTuple):
@@ -56,7 +75,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     claims.add_argument(
         "--write", type=Path, metavar="README", help="put the table into this file"
     )
-    options = parser.parse_args(arguments)
+    diagnose = _add_diagnose(commands)
+    options, rest = parser.parse_known_args(arguments)
+    if options.command == "diagnose":  # knobs may come after options, too
+        options.knobs += [word for word in rest if not word.startswith("-")]
+        rest = [word for word in rest if word.startswith("-")]
+        if not rest:
+            return diagnose_script(options)
+        hint = "; knobs are written name=value" if "=" in rest[0] else ""
+        diagnose.error(f"no such option: {' '.join(rest)}{hint}")
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if options.command == "machine":
         print(this_machine(), flush=True)
         if options.noise:
@@ -69,6 +98,66 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RecordingError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+
+
+def _add_diagnose(commands: Any) -> argparse.ArgumentParser:
+    """Add the command `diagnose` and return its parser."""
+    parser = commands.add_parser(
+        "diagnose",
+        help="say where the time of a script's training loop goes",
+        description="Say where a step's time goes and what removing each cost saves.",
+        epilog=_HOW_TO_DIAGNOSE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("target", help="train.py:train, or package.module:train")
+    parser.add_argument("knobs", nargs="*", metavar="name=value", help="its arguments")
+    parser.add_argument("--seconds", type=_seconds, help="how long to measure, in all")
+    parser.add_argument("--json", action="store_true", help="print JSON, nothing else")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+
+
+def diagnose_script(options: argparse.Namespace) -> int:
+    """Diagnose an experiment that lives in a script; print and write what was found."""
+    from kit import diagnosis
+    from kit.clock.experiment import ExperimentError, resolve
+    from kit.diagnosis import imports, scripts, shell
+
+    status = 2
+    try:
+        diverted = shell.divert_stdout() if options.json else contextlib.nullcontext()
+        with imports.restore_imports(), diverted:
+            knobs = scripts.parse_knobs(options.knobs)
+            path = shell.check_page(options.html) if options.html else None
+            experiment = scripts.load_experiment(options.target)
+            resolve("diagnose()", experiment).bind("diagnose()", knobs)
+            status = 1
+            if options.seconds:
+                found = diagnosis.diagnose(experiment, seconds=options.seconds, **knobs)
+            else:
+                found = diagnosis.diagnose(experiment, **knobs)
+            page = found.to_html() if path else ""
+            report = shell.format_json(found.to_dict()) if options.json else repr(found)
+        print(report)
+        if path:
+            shell.write_page(page, path)
+            print(path, file=sys.stderr if options.json else sys.stdout)
+    except ExperimentError as error:
+        print(f"error: {error}", file=sys.stderr)
+        if error.__cause__:
+            print(f"\n{imports.format_traceback(error.__cause__)}", file=sys.stderr)
+        return status
+    except KeyboardInterrupt:
+        print("interrupted: there is no diagnosis", file=sys.stderr)
+        return 130
+    return 0
 
 
 def record_notebooks(notebooks: Sequence[Path], *, dry_run: bool = False) -> int:

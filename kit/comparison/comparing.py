@@ -70,6 +70,23 @@ def compare_watched(
     patient: bool,
 ) -> Comparison:
     """Compare what `compare` was asked for, while somebody watches the progress."""
+    comparison = alternate_watched(
+        variants, progress, of, within, seconds, repeats, patient
+    )
+    JOURNAL.extend([*comparison.trials, comparison])
+    return comparison
+
+
+def alternate_watched(
+    variants: Sequence[Variant],
+    progress: Progress,
+    of: str,
+    within: float | None,
+    seconds: float | None,
+    repeats: int,
+    patient: bool,
+) -> Comparison:
+    """Compare variants by turns; nothing is kept for a recording."""
     stopped = False
     try:
         with take_turn(progress), contextlib.ExitStack() as stack:
@@ -82,9 +99,7 @@ def compare_watched(
         variant.log.stopped, variant.log.disturbed = stopped, progress.disturbed
     trials = [variant.trial() for variant in variants]
     labels = [variant.label for variant in variants]
-    comparison = Comparison(trials, labels, of, within)
-    JOURNAL.extend([*trials, comparison])
-    return comparison
+    return Comparison(trials, labels, of, within)
 
 
 def _alternate(

@@ -20,28 +20,35 @@ from kit.figures.numbers import (
     format_value,
 )
 from kit.figures.pictures import Picture, show, to_html, to_png
+from kit.figures.steps import draw_step
 from kit.figures.tables import (
     html_card,
+    html_page,
     html_pictures,
     html_progress,
     html_sentence,
     html_table,
     text_table,
 )
-from kit.figures.theme import COLOURS, PANEL_STYLE, SERIES_COLOURS
+from kit.figures.theme import COLOURS, PANEL_STYLE, PHASES, SERIES_COLOURS
+from kit.figures.timelines import Span, draw_timeline
 
 __all__ = [
     "COLOURS",
     "PANEL_STYLE",
+    "PHASES",
     "SERIES_COLOURS",
     "Picture",
     "Series",
+    "Span",
     "draw_bars",
     "draw_distribution",
 ]
-__all__ += ["draw_lines", "draw_steps", "format_bytes", "format_number", "format_rate"]
+__all__ += ["draw_lines", "draw_step", "draw_steps", "draw_timeline"]
+__all__ += ["format_bytes", "format_number", "format_rate"]
 __all__ += ["format_ratio", "format_seconds", "format_value", "html_card"]
 __all__ += [
+    "html_page",
     "html_pictures",
     "html_progress",
     "html_sentence",

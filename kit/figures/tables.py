@@ -109,6 +109,26 @@ def html_pictures(pictures: Sequence[tuple[str, bytes]], *, caption: str) -> str
     return _box(_line(caption, "font-weight:600"), shown)
 
 
+def html_page(title: str, *parts: str, text: str = "") -> str:
+    """Write parts of HTML as a page of its own, `text` below them for a copy.
+
+    >>> html_page("A < B", "<p>it is</p>").count("A &lt; B")
+    1
+    """
+    style = (
+        "body{max-width:780px;margin:24px auto;padding:0 12px;"
+        "font-family:system-ui,sans-serif}"
+    )
+    block = f"<pre style='{_BOX}'>{html.escape(text)}</pre>" if text else ""
+    return (
+        "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width'>"
+        "<meta name='color-scheme' content='light dark'>"
+        f"<title>{html.escape(title)}</title><style>{style}</style></head>"
+        f"<body>{''.join(parts)}{block}</body></html>\n"
+    )
+
+
 def html_progress(text: str, fraction: float) -> str:
     """Write how far something is, over a thin bar that is full at 1.
 

@@ -1,4 +1,4 @@
-"""Colours, markers and a hatch."""
+"""Colours, markers and hatches."""
 
 # Okabe and Ito's colours, darkened until text in them has a contrast of 4.5 on a card.
 COLOURS = {
@@ -17,6 +17,30 @@ COLOURS = {
 SERIES_COLOURS = (COLOURS["measured"], "#00755A", "#855600", "#5B4FA8", COLOURS["ink"])
 HATCH = "////"  # of the baseline, so that colour is not all
 MARKERS = ("o", "s", "^", "D", "v", "P")
+#: What a step's time goes to, in the order of drawing, in words for readers.
+PHASES = {
+    "input": "waiting for data",
+    "copies": "copies to the device",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "communication": "other ranks",
+    "sync": "waiting for the device",
+    "python": "code outside PyTorch",
+}
+#: The fill, the text on it and the hatch of each phase; "" is anything else. They stay
+#: apart for the colour-blind, and in grey the hatches tell them apart.
+PHASE_LOOKS = {
+    "input": ("#B84700", "#FFFFFF", "///"),
+    "copies": ("#F0A830", "#1F2328", "..."),
+    "forward": ("#6CB8E6", "#1F2328", ""),
+    "backward": ("#2B4C9B", "#FFFFFF", "\\\\\\"),
+    "optimizer": ("#3FA887", "#1F2328", "xxx"),
+    "communication": ("#A5427A", "#FFFFFF", "---"),
+    "sync": ("#EFE07A", "#1F2328", "|||"),
+    "python": ("#5F5446", "#FFFFFF", "++"),
+    "": ("#C4CBD2", "#1F2328", "//"),
+}
 #: Of a panel's controls. What is not the kit's own colour is JupyterLab's theme's, so
 #: that dark stays dark.
 PANEL_STYLE = f"""

@@ -45,6 +45,11 @@ def run_seconds(start: Ticks, end: Ticks) -> float:
     return round(max(wall - foreign, 1e-9), 9)
 
 
+def epoch_nanoseconds() -> int:
+    """Return the time of day in nanoseconds, the one that PyTorch's profiler uses."""
+    return time.time_ns()
+
+
 class Clock:
     """Reads wall time and run-queue delay of the calling thread.
 

@@ -1,0 +1,249 @@
+"""From what was measured to a verdict: which causes are suspected, and which it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kit import stats
+from kit.comparison.ratio import Ratio
+from kit.diagnosis.interventions import Intervention
+from kit.diagnosis.operations import Work
+
+#: A cause counts where the lower end of what its removal saves is above this fraction.
+LEAST_SAVING = 0.03
+#: Below this, a cause is no verdict where useful work takes most of the step.
+_WORTH_A_REPAIR = 0.10
+#: Useful work takes most of a step from this fraction on.
+_MOST = 0.5
+#: Memory traffic is "near the bandwidth" from this share of a copy's on.
+_NEAR_BANDWIDTH = 0.35
+#: Costs of training itself: they can be lowered, seldom removed.
+_NECESSARY = ("optimizer", "overhead")
+#: Another number of threads is the simplest of all repairs.
+_SIMPLEST = 0.6
+#: Optimizers for which PyTorch has a fused step on every device.
+_FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
+
+
+class Advice(NamedTuple):
+    """What to do next: a sentence, a line of code to try, the chapter to read."""
+
+    sentence: str
+    code: str
+    chapter: str
+
+
+ADVICE = {
+    "input": Advice(
+        "The loop waits for its data: load in worker processes, or do less per sample.",
+        "DataLoader(dataset, batch_size, num_workers=2, persistent_workers=True)",
+        "03 loading",
+    ),
+    "transfer": Advice(
+        "The loop waits for batches to reach the device: pin them and do not wait.",
+        "batch.to(device, non_blocking=True)  # with DataLoader(…, pin_memory=True)",
+        "03 loading",
+    ),
+    "python": Advice(
+        "Code outside PyTorch takes the time: do it every hundred steps, or elsewhere.",
+        "if step % 100 == 0: ...  # log, save, compute metrics",
+        "02 profiling",
+    ),
+    "overhead": Advice(
+        "Many small operations each cost more to start than to do: make them fewer and "
+        "larger.",
+        "model = torch.compile(model)  # or larger batches, and no loop over samples",
+        "07 fewer, larger kernels",
+    ),
+    "sync": Advice(
+        "The loop waits for the device at each step: read its numbers less often.",
+        "if step % 100 == 0: print(loss.item())",
+        "07 fewer, larger kernels",
+    ),
+    "optimizer": Advice(
+        "Updating the parameters takes the time: one operation over all of them is "
+        "quicker than one for each.",
+        "torch.optim.AdamW(model.parameters(), fused=True)",
+        "07 fewer, larger kernels",
+    ),
+    "threads": Advice(
+        "The threads do not fit the cores: there are too few, or they get in each "
+        "other's way.",
+        "torch.set_num_threads(2)",
+        "01 how PyTorch runs",
+    ),
+    "communication": Advice(
+        "The ranks wait for each other's gradients: exchange less, or less often.",
+        "with model.no_sync(): ...  # on all but the last of several small batches",
+        "12 communication",
+    ),
+    "compute": Advice(
+        "Good news: most of the time is useful arithmetic. Fewer bits make it cheaper.",
+        "with torch.autocast(device, dtype=torch.bfloat16): ...",
+        "09 mixed precision",
+    ),
+    "memory": Advice(
+        "Most of the time goes into moving numbers through memory: fuse operations, or "
+        "make the numbers smaller.",
+        "model = torch.compile(model)",
+        "07 fewer, larger kernels",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a profiled run says: shares of the wall time, work, and what surrounds it.
+
+    `shares_by_step` are those of "python", "overhead" and "loops" (updates of
+    parameters outside the optimizer's step) in each step.
+    """
+
+    shares: Mapping[str, float]
+    shares_by_step: Mapping[str, Sequence[float]]
+    work: Work
+    step_seconds: float
+    optimizers: Sequence[str]
+    threads: int
+    cores: int
+    children: int
+
+
+def suspect(evidence: Evidence) -> list[Intervention]:
+    """Return the interventions that may show a saving; the first is for each cause."""
+    shares, cores = evidence.shares, evidence.cores
+    found: list[Intervention] = []
+    if shares.get("input", 0) > LEAST_SAVING or evidence.children:
+        found.append(Intervention("without waiting for data", "input", cached=True))
+    if shares.get("copies", 0) > LEAST_SAVING:
+        found.append(Intervention("batches already there", "transfer", on_device=True))
+    if shares.get("sync", 0) > LEAST_SAVING:
+        found.append(Intervention("without reading numbers", "sync", unread=True))
+    if shares.get("communication", 0) > LEAST_SAVING:
+        found.append(Intervention("without exchange", "communication", alone=True))
+    if shares.get("optimizer", 0) > LEAST_SAVING and evidence.optimizers:
+        found.append(Intervention("without optimizer.step()", "optimizer", step="skip"))
+        if shares["optimizer"] > _WORTH_A_REPAIR:
+            fused = any(name in _FUSED for name in evidence.optimizers)
+            kind = "fused" if fused else "foreach"
+            found.append(Intervention(f"{kind}=True", "optimizer", step=kind))
+    threads = cores if evidence.threads != cores else 1
+    if cores > 1 or evidence.threads > 1:
+        found.append(Intervention(f"{threads} threads", "threads", threads=threads))
+    if evidence.children > cores:
+        found.append(Intervention(f"{cores} workers", "threads", workers=cores))
+    return found
+
+
+def advise(
+    verdict: str | None, repairs: Mapping[str, Ratio], evidence: Evidence
+) -> Advice | None:
+    """Return what to do about a verdict; the code is a repair that was measured."""
+    if verdict is None:
+        return None
+    advice = ADVICE[verdict]
+    better = {name: r for name, r in repairs.items() if r.verdict == "faster"}
+    if verdict == "threads" and better:
+        best = max(better, key=lambda name: better[name].value)
+        number, kind = best.split()
+        line = {
+            "threads": f"torch.set_num_threads({number})",
+            "workers": f"DataLoader(dataset, batch_size, num_workers={number})",
+        }
+        return advice._replace(code=line[kind])
+    if verdict == "optimizer" and evidence.optimizers:
+        fused = [name for name in better if name.endswith("=True")]
+        kind = fused[0] if fused else "foreach=True"
+        name = evidence.optimizers[0]
+        return advice._replace(code=f"torch.optim.{name}(model.parameters(), {kind})")
+    if verdict == "input" and evidence.children:
+        return advice._replace(
+            code="kit.tuning.tune_loader(make_loader)  # how many workers, measured"
+        )
+    return advice
+
+
+def saved(ratio: Ratio) -> stats.Estimate:
+    """Return the fraction of the time that something saves, of a ratio of speeds.
+
+    >>> saved(Ratio(2.0, 1.6, 2.5, "faster"))
+    Estimate(value=0.5, low=0.375, high=0.6)
+    """
+    return stats.Estimate(*(1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)))
+
+
+def estimate(shares: Sequence[float], steps: str) -> Ratio:
+    """Return the ratio of speeds if a share of each step were not there."""
+    share, low, high = stats.student_interval(shares)
+    low, high = (share, share) if math.isnan(low) else (low, high)
+    ends = (1 / (1 - min(max(x, 0.0), 0.999)) for x in (share, low, high))
+    value, bottom, top = ends
+    verdict = stats.judge_ratio(bottom, top)
+    reason = f"by its share of {steps} profiled steps: it cannot be left out"
+    return Ratio(value, bottom, top, verdict, reason)
+
+
+class Conclusion(NamedTuple):
+    """A verdict, or None, and why."""
+
+    verdict: str | None
+    reason: str
+
+
+def conclude(
+    savings: Mapping[str, Ratio], evidence: Evidence, rates: Mapping[str, float]
+) -> Conclusion:
+    """Decide which cause it is; None where none is sure.
+
+    `rates` are the shares of the machine's peaks that "compute" and "memory" reach.
+    """
+    fractions = {cause: saved(ratio) for cause, ratio in savings.items()}
+    sure = {c: f for c, f in fractions.items() if f.low > LEAST_SAVING}
+    compute, memory = (
+        seconds / evidence.step_seconds
+        for seconds in (evidence.work.compute, evidence.work.memory)
+    )
+    useful = compute + memory
+    wins = {
+        cause: f
+        for cause, f in sure.items()
+        if (f.value > max(compute, memory) if cause in _NECESSARY else True)
+        and (f.value >= _WORTH_A_REPAIR or useful < _MOST)
+    }
+    best = max(wins, key=lambda cause: wins[cause].value, default=None)
+    if best and "threads" in wins:
+        simple = wins["threads"].value >= _SIMPLEST * wins[best].value
+        best = "threads" if simple else best
+    if best:
+        return Conclusion(best, "")
+    if useful >= _MOST and compute >= memory:
+        return Conclusion(
+            "compute",
+            f"{compute:.0%} of the step is matrix products and the like, at "
+            f"{rates['compute']:.0%} of this machine's measured peak",
+        )
+    if useful >= _MOST and rates["memory"] >= _NEAR_BANDWIDTH:
+        return Conclusion(
+            "memory",
+            f"{memory:.0%} of the step moves numbers through memory, at "
+            f"{rates['memory']:.0%} of this machine's measured bandwidth",
+        )
+    return Conclusion(None, _explain(fractions, sure))
+
+
+def _explain(
+    fractions: Mapping[str, stats.Estimate], sure: Mapping[str, stats.Estimate]
+) -> str:
+    if not sure:
+        wide = [c for c, f in fractions.items() if f.high > _WORTH_A_REPAIR]
+        if wide:
+            return (
+                f"removing {', '.join(wide)} may save something, but the intervals are "
+                "too wide to tell; give it more seconds"
+            )
+        return f"nothing that was left out saves more than {LEAST_SAVING:.0%}"
+    names = ", ".join(sure)
+    return f"no single cause stands out; small savings are possible ({names})"

@@ -1,0 +1,173 @@
+"""`diagnose`: where a step's time goes, and what removing each cost would save."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+
+from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
+from kit.clock.measuring import Origin, check_arguments
+from kit.clock.shared import SharedObjects
+from kit.clock.turns import take_turn
+from kit.comparison.alternation import Variant
+from kit.comparison.comparing import alternate_watched
+from kit.comparison.quantities import SPEED
+from kit.comparison.ratio import Ratio
+from kit.comparison.result import Comparison
+from kit.diagnosis import causes
+from kit.diagnosis.causes import Evidence
+from kit.diagnosis.interventions import Intervention, installed, intervene
+from kit.diagnosis.profiling import Profile, record
+from kit.diagnosis.result import Diagnosis
+from kit.machine import this_machine
+from kit.progress import Progress
+
+#: Pairs of set-ups for each intervention at least; more where there is time.
+_PAIRS = 3
+_BASELINE = "as it is"
+
+
+def diagnose(
+    experiment: object,
+    /,
+    *,
+    seconds: float = 20.0,
+    on: None = None,
+    **knobs: object,
+) -> Diagnosis:
+    """Find where a training step's time goes, and what removing each cost would save.
+
+    Profiles a second or so of steps, then runs the experiment beside itself without
+    each cost that is suspected: batches kept from before, another number of threads, no
+    optimizer step … `seconds` is about how long all of it takes. Raises ExperimentError
+    where the experiment cannot be run or profiled.
+
+    >>> def train(*, size=64):
+    ...     import torch
+    ...     model = torch.nn.Linear(size, size)
+    ...     while True:
+    ...         model(torch.ones(8, size)).sum().backward()
+    ...         yield 8
+    >>> sorted(diagnose(train, seconds=3.0).shares)[:2]
+    ['backward', 'forward']
+    """
+    if seconds is None:
+        raise ExperimentError(
+            "diagnose(): seconds=None asks for whole runs, and a diagnosis looks at "
+            "single steps.\nGive it a number of seconds, 20 as a rule."
+        )
+    check_arguments("diagnose()", seconds, 1, on)
+    resolved = resolve("diagnose()", experiment)
+    bound = resolved.bind("diagnose()", knobs)
+    call, shared = describe(resolved.name, bound), SharedObjects(resolved, bound)
+    with Progress(f"diagnosing {call}") as progress:
+        progress.begin(0, 1, seconds)
+        with installed(), take_turn(progress), contextlib.closing(shared):
+            profile = record(resolved, bound, progress, shared, seconds=seconds)
+        suspects = causes.suspect(gather(profile))
+        progress.begin(0, 1, seconds)
+        with installed(devices=bool(profile.trace.devices)):
+            comparison = _leave_out(resolved, bound, suspects, progress, seconds)
+    return _conclude(resolved, bound, profile, suspects, comparison)
+
+
+def gather(profile: Profile) -> Evidence:
+    """Return what of a profile a verdict rests on."""
+    machine = this_machine()
+    return Evidence(
+        shares=profile.shares,
+        shares_by_step=profile.shares_by_step,
+        work=profile.work,
+        step_seconds=profile.trace.step_seconds,
+        optimizers=profile.optimizers,
+        threads=profile.threads,
+        cores=machine.cores or profile.threads,
+        children=profile.children,
+    )
+
+
+def _leave_out(
+    experiment: Experiment,
+    knobs: Mapping[str, object],
+    suspects: Sequence[Intervention],
+    progress: Progress,
+    seconds: float,
+) -> Comparison | None:
+    """Run the experiment beside itself with each intervention, by turns."""
+    if not suspects:
+        return None
+    origin = Origin.find(experiment)
+    variants = [
+        Variant(
+            intervene(experiment, what),
+            knobs,
+            what.label,
+            SharedObjects(experiment, knobs),
+            origin,
+            False,
+        )
+        for what in (Intervention(_BASELINE), *suspects)
+    ]
+    return alternate_watched(variants, progress, SPEED, None, seconds, _PAIRS, False)
+
+
+def _conclude(
+    experiment: Experiment,
+    knobs: Mapping[str, object],
+    profile: Profile,
+    suspects: Sequence[Intervention],
+    comparison: Comparison | None,
+) -> Diagnosis:
+    measured = comparison.ratios if comparison else {}
+    evidence = gather(profile)
+    savings = _find_savings(evidence, suspects, measured, profile.trace.steps)
+    work, peaks, (flops, moved) = profile.work, profile.peaks, profile.counts
+    rates = {
+        "compute": flops / max(work.compute, 1e-12) / peaks.flops_per_second,
+        "memory": moved / max(work.memory, 1e-12) / peaks.bytes_per_second,
+    }
+    verdict, reason = causes.conclude(savings, evidence, rates)
+    repairs = {w.label: measured[w.label] for w in suspects if w.is_repair}
+    return Diagnosis(
+        experiment=experiment,
+        knobs=dict(knobs),
+        verdict=verdict,
+        reason=reason,
+        shares=dict(profile.shares),
+        savings=savings,
+        advice=causes.advise(verdict, repairs, evidence),
+        repairs=repairs,
+        step_seconds=evidence.step_seconds,
+        overhead=(work.overhead + work.optimizer_overhead) / evidence.step_seconds,
+        rates=rates,
+        profile=profile,
+        trials=list(comparison.trials) if comparison else [],
+    )
+
+
+def _find_savings(
+    evidence: Evidence,
+    suspects: Sequence[Intervention],
+    measured: Mapping[str, Ratio],
+    steps: int,
+) -> dict[str, Ratio]:
+    """Return what the removal of each cause saves: measured, or by its share."""
+    savings: dict[str, Ratio] = {}
+
+    def keep(cause: str, ratio: Ratio) -> None:
+        known = savings.get(cause)
+        if known is None or ratio.value > known.value:
+            savings[cause] = ratio
+
+    for what in suspects:
+        ratio = measured[what.label]
+        if what.step in (None, "skip") and not math.isnan(ratio.value):
+            keep(what.cause, ratio)
+    for cause, shares in evidence.shares_by_step.items():
+        if max(shares, default=0.0) > 0:
+            keep(
+                "optimizer" if cause == "loops" else cause,
+                causes.estimate(shares, steps),
+            )
+    return savings

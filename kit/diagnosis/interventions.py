@@ -1,0 +1,370 @@
+"""What would the step take without this? Changes to PyTorch's behaviour, on and off.
+
+The one place that wraps PyTorch's entry points. `installed()` puts wrappers in, and
+takes them out whatever happens. Each asks which intervention is at work: there is one
+only while a generator runs that was made for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from kit.clock.experiment import Experiment
+from kit.diagnosis.trace import BACKWARD, STEP
+
+#: So many batches are kept, if they fit into so many bytes.
+_MOST_BATCHES, _MOST_BYTES = 16, 500_000_000
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """One change: what it is called, which cause it removes, what is done.
+
+    `threads` is how many threads every thread of this process gets, and 1 each worker.
+    `workers` limits how many workers a loader starts. `step` is "skip", "foreach" or
+    "fused". Without any of them nothing is changed.
+    """
+
+    label: str
+    cause: str = ""
+    cached: bool = False
+    on_device: bool = False
+    threads: int | None = None
+    workers: int | None = None
+    step: str | None = None
+    alone: bool = False
+    unread: bool = False
+    marked: bool = False
+
+    @property
+    def is_repair(self) -> bool:
+        """Return whether a reader could do the same in their own code."""
+        return self.cause == "threads" or self.step in ("foreach", "fused")
+
+
+@dataclass
+class _Life:
+    """An intervention at work in one generator, and what it has kept for it."""
+
+    what: Intervention
+    pid: int = field(default_factory=os.getpid)
+    batches: dict[int, list[Any]] = field(default_factory=dict)
+    kept: dict[Any, Any] = field(default_factory=dict)
+    undo: list[Callable[[], object]] = field(default_factory=list)
+
+
+class _Now:
+    """The life that is at work; forked workers inherit it."""
+
+    life: _Life | None = None
+
+
+def intervene(experiment: Experiment, what: Intervention) -> Experiment:
+    """Return the experiment with an intervention that is at work while it runs."""
+    driven = functools.partial(_drive, experiment.function, what)
+    return replace(experiment, function=driven)
+
+
+def _drive(
+    function: Callable[..., Any], what: Intervention, /, **knobs: object
+) -> Generator[Any, None, None]:
+    life, mark = _Life(what), _make_mark() if what.marked else None
+    with _at_work(life):
+        generator = function(**knobs)
+    try:
+        while True:
+            with _at_work(life):
+                try:
+                    value = next(generator)
+                except StopIteration:
+                    return
+            if mark is not None:
+                mark()
+            yield value
+    finally:
+        with _at_work(life):
+            generator.close()
+        for put_back in life.undo:
+            put_back()
+
+
+class _at_work:  # noqa: N801 (a context manager, as quick as can be)
+    def __init__(self, life: _Life) -> None:
+        self.life = life
+
+    def __enter__(self) -> None:
+        _Now.life = self.life
+        if self.life.what.threads is not None:
+            _set_threads(self.life.what.threads)
+
+    def __exit__(self, *_: object) -> None:
+        _Now.life = None
+
+
+def _make_mark() -> Callable[[], None]:
+    from torch.autograd.profiler import record_function
+
+    def mark() -> None:
+        with record_function(STEP):
+            pass
+
+    return mark
+
+
+@contextlib.contextmanager
+def installed(*, devices: bool = False) -> Generator[None, None, None]:
+    """Wrap PyTorch's entry points; put every one of them back in the end."""
+    before: list[tuple[Any, str, Any]] = []
+
+    def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        before.append((owner, name, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, make(getattr(owner, name)))
+
+    try:
+        _wrap_all(wrap, devices)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            if value is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+        _Now.life = None
+
+
+_ABSENT = object()
+Wrap = Callable[[Any, str, Callable[[Any], Any]], None]
+
+
+def _wrap_all(wrap: Wrap, devices: bool) -> None:
+    import torch
+    from torch.utils.data import DataLoader
+
+    wrap(torch, "set_num_threads", _wrap_set_num_threads)
+    wrap(threading.Thread, "start", _wrap_thread_start)
+    wrap(DataLoader, "__iter__", _wrap_iter)
+    wrap(torch.autograd, "_engine_run_backward", _wrap_backward)
+    for optimizer in _subclasses(torch.optim.Optimizer):
+        if "step" in vars(optimizer):
+            wrap(optimizer, "step", _wrap_step)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        _wrap_exchanges(wrap)
+    if devices:  # torch.compile looks at these, so they are left alone elsewhere
+        for name in ("to", "cuda"):
+            wrap(torch.Tensor, name, functools.partial(_wrap_copy, name))
+        for name in ("item", "tolist", "__float__", "__int__", "__bool__"):
+            wrap(torch.Tensor, name, functools.partial(_wrap_read, name))
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def _set_threads(threads: int) -> None:
+    import torch
+
+    if torch.get_num_threads() != threads:
+        getattr(torch.set_num_threads, "__wrapped__", torch.set_num_threads)(threads)
+
+
+def _wrap_set_num_threads(real: Callable[[int], None]) -> Callable[[int], None]:
+    @functools.wraps(real)
+    def set_num_threads(threads: int) -> None:
+        life = _Now.life
+        if life is None or life.what.threads is None:
+            return real(threads)
+        # A worker is a process of its own: it gets one thread.
+        real(life.what.threads if os.getpid() == life.pid else 1)
+
+    return set_num_threads
+
+
+def _wrap_thread_start(real: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(real)
+    def start(thread: threading.Thread) -> None:
+        life = _Now.life
+        if life is not None and life.what.threads is not None:
+            thread.run = functools.partial(  # type: ignore[method-assign]
+                _run_with, thread.run, life.what.threads
+            )
+        real(thread)
+
+    return start
+
+
+def _run_with(run: Callable[[], None], threads: int) -> None:
+    import torch
+
+    # A new thread reports the count of the one that made it, and uses another.
+    real = torch.set_num_threads
+    getattr(real, "__wrapped__", real)(threads)
+    run()
+
+
+def _wrap_iter(real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def iterate(loader: Any) -> Any:
+        life = _Now.life
+        if life is None:
+            return real(loader)
+        if life.what.workers is not None and loader.num_workers > life.what.workers:
+            asked = {"num_workers": loader.num_workers}
+            life.undo.append(functools.partial(vars(loader).update, asked))
+            vars(loader)["num_workers"] = life.what.workers
+        return _cached(loader, real, life) if life.what.cached else real(loader)
+
+    return iterate
+
+
+def _cached(loader: Any, real: Callable[..., Any], life: _Life) -> Iterator[Any]:
+    """Yield the first batches once, then those again; no worker goes on meanwhile."""
+    kept = life.batches.setdefault(id(loader), [])
+    try:
+        length = len(loader)
+    except TypeError:
+        length = None
+    count = 0
+    if not kept:
+        source = real(loader)
+        for batch in source:
+            kept.append(batch)
+            yield batch
+            count += 1
+            if len(kept) >= _MOST_BATCHES or len(kept) * _size(batch) > _MOST_BYTES:
+                break
+        del source
+        # Persistent workers would go on without being asked for anything.
+        vars(loader)["_iterator"] = None
+    if kept:
+        rest = itertools.cycle(kept)
+        yield from rest if length is None else itertools.islice(rest, length - count)
+
+
+def _size(batch: Any) -> int:
+    if isinstance(batch, Mapping):
+        return sum(map(_size, batch.values()))
+    if isinstance(batch, (list, tuple)):
+        return sum(map(_size, batch))
+    return int(getattr(batch, "nbytes", 0))
+
+
+def _wrap_backward(real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def run_backward(*arguments: Any, **options: Any) -> Any:
+        life = _Now.life
+        if life is None or not life.what.marked:
+            return real(*arguments, **options)
+        from torch.autograd.profiler import record_function
+
+        with record_function(BACKWARD):
+            return real(*arguments, **options)
+
+    return run_backward
+
+
+def _wrap_step(real: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def step(optimizer: Any, *arguments: Any, **options: Any) -> Any:
+        life = _Now.life
+        how = None if life is None else life.what.step
+        if how == "skip":
+            return _call_closure(*arguments, **options)
+        if how is not None:
+            for group in optimizer.param_groups:
+                if how in group:
+                    group["foreach"], group["fused"] = how == "foreach", how == "fused"
+        return real(optimizer, *arguments, **options)
+
+    return step
+
+
+def _call_closure(closure: Callable[[], Any] | None = None, **_: Any) -> Any:
+    import torch
+
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+def _wrap_exchanges(wrap: Wrap) -> None:
+    """Leave out what ranks tell each other: gradients stay as they are."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    def without_exchange(real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def forward(module: Any, *arguments: Any, **options: Any) -> Any:
+            if _Now.life is None or not _Now.life.what.alone:
+                return real(module, *arguments, **options)
+            with module.no_sync():
+                return real(module, *arguments, **options)
+
+        return forward
+
+    def left_out(real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def exchange(*arguments: Any, **options: Any) -> Any:
+            if _Now.life is None or not _Now.life.what.alone:
+                return real(*arguments, **options)
+            return _Done() if options.get("async_op") else None
+
+        return exchange
+
+    wrap(DistributedDataParallel, "forward", without_exchange)
+    for name in ("all_reduce", "broadcast", "barrier"):
+        wrap(dist, name, left_out)
+
+
+class _Done:
+    """Stands in for an exchange that was left out: there is nothing to wait for."""
+
+    def wait(self, *_: object) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def _wrap_copy(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a tensor of the same shape that is on the device already."""
+
+    @functools.wraps(real)
+    def copy(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        life = _Now.life
+        if life is None or not life.what.on_device or tensor.requires_grad:
+            return real(tensor, *arguments, **options)
+        key = name, tensor.shape, tensor.dtype, tensor.device, str(arguments)
+        if key not in life.kept:
+            moved = real(tensor, *arguments, **options)
+            if moved.device == tensor.device:
+                return moved
+            life.kept[key] = moved
+        return life.kept[key]
+
+    return copy
+
+
+def _wrap_read(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the number that was read first, without waiting for the device's queue."""
+
+    @functools.wraps(real)
+    def read(tensor: Any) -> Any:
+        life = _Now.life
+        if life is None or not life.what.unread or tensor.device.type == "cpu":
+            return real(tensor)
+        key = name, tensor.shape
+        if key not in life.kept:
+            life.kept[key] = real(tensor)
+        return life.kept[key]
+
+    return read

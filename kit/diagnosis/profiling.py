@@ -1,0 +1,203 @@
+"""One life of an experiment under the profiler: what it shows, and what that costs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kit.clock.experiment import Experiment, ExperimentError
+from kit.clock.log import Block, Log, smoke
+from kit.clock.measuring import longest_warm_up
+from kit.clock.run import Run, started
+from kit.clock.shared import SharedObjects
+from kit.diagnosis import lines, operations, phases, trace
+from kit.diagnosis.interventions import Intervention, intervene
+from kit.diagnosis.lines import Call, Line
+from kit.diagnosis.phases import Segment
+from kit.diagnosis.trace import Trace
+from kit.machine.peaks import Peaks, measure_peaks
+from kit.progress import Progress
+
+#: A step without the profiler is timed for so long before and after, in seconds.
+_PLAIN_SECONDS = 0.3
+#: Steps are recorded for about so long, if their events are not too many.
+_RECORDED_SECONDS, _MOST_STEPS, _LEAST_STEPS = 1.0, 60, 5
+_LOOK_SECONDS, _READ_STEPS = 0.2, 3
+
+
+class Profile(NamedTuple):
+    """What one profiled life of an experiment showed.
+
+    `counts` are floating-point operations and bytes moved by other operations, per
+    step.
+    """
+
+    trace: Trace
+    segments: Sequence[Segment]
+    shares: Mapping[str, float]
+    shares_by_step: Mapping[str, Sequence[float]]
+    work: operations.Work
+    counts: tuple[float, float]
+    peaks: Peaks
+    optimizers: Sequence[str]
+    lines: Sequence[Line]
+    reads: Sequence[Call]
+    children: int
+    threads: int
+    notes: Sequence[str]
+
+
+def record(
+    experiment: Experiment,
+    knobs: Mapping[str, object],
+    progress: Progress,
+    shared: SharedObjects,
+    *,
+    seconds: float,
+    steps: int | None = None,
+    path: str | None = None,
+) -> Profile:
+    """Let an experiment live once: plain steps, recorded steps, plain steps.
+
+    `steps` is how many are recorded, by default as many as about a second holds and
+    memory has room for. Raises ExperimentError where it cannot be profiled.
+    """
+    import torch
+
+    if trace.is_profiling():
+        with trace.profiling():
+            pass
+    log, what = Log(), Intervention("as it is", marked=True)
+    run = Run(intervene(experiment, what), knobs, log, progress, shared=shared)
+    with started(run, warm_up_seconds=longest_warm_up(seconds)):
+        notes: list[str] = []
+        with run.active():
+            if trace.is_profiling():
+                raise ExperimentError(
+                    f"diagnose(): {run.call} runs a profiler of its own, and PyTorch "
+                    "has one only.\nLeave it out of the experiment: the kit records "
+                    "the same events."
+                )
+            children = len(progress.find_children())
+            plain = _drive_for(run, _PLAIN_SECONDS)
+            progress.doing = "recording shapes"
+            looks = _count_steps(run, _LOOK_SECONDS)
+            with lines.sampling() as samples, trace.profiling(shapes=True) as raw:
+                _drive(run, looks + 1)
+            shaped = trace.read(raw)
+            progress.doing = "recording"
+            if steps is None:
+                steps = _choose_steps(run, shaped, notes)
+            with trace.profiling(path=path) as raw:
+                _drive(run, steps + 1)
+            made = trace.read(raw)
+            raw.clear()
+            plain += _drive_for(run, _PLAIN_SECONDS)
+            threads, peaks = torch.get_num_threads(), measure_peaks()
+            with lines.listing_reads() as calls:
+                _drive(run, _READ_STEPS)
+    seconds = math.fsum(block.wall_seconds for block in plain)
+    made.step_seconds = seconds / sum(block.steps for block in plain)
+    shaped.step_seconds = made.step_seconds
+    return Profile(
+        **_read(made, shaped, samples, peaks, notes),
+        reads=lines.sum_reads(calls, _READ_STEPS),
+        children=children,
+        threads=threads,
+    )
+
+
+def _drive(run: Run, steps: int) -> list[Block]:
+    run.steps_per_block, run.block_seconds = steps, 0.0
+    run.block()
+    return run.log.blocks[-1:]
+
+
+def _drive_for(run: Run, seconds: float) -> list[Block]:
+    run.progress.doing = "timing plain steps"
+    return _drive(run, 1 if smoke() else max(3, _count_steps(run, seconds)))
+
+
+def _count_steps(run: Run, seconds: float) -> int:
+    if smoke():
+        return 1
+    return min(_MOST_STEPS, math.ceil(seconds / max(run.step_seconds, 1e-6)))
+
+
+def _choose_steps(run: Run, shaped: Trace, notes: list[str]) -> int:
+    """Return how many steps to record: about a second's, as far as memory allows."""
+    wanted = max(1 if smoke() else _LEAST_STEPS, _count_steps(run, _RECORDED_SECONDS))
+    events = math.ceil(sum(map(len, shaped.threads.values())) / shaped.steps)
+    room = max(1, trace.MOST_EVENTS // max(1, events))
+    if room < min(wanted, _LEAST_STEPS):
+        number = "one step was" if room == 1 else f"{room} steps were"
+        notes.append(f"A step has about {events:,} events, so only {number} recorded.")
+    return min(wanted, room)
+
+
+def _read(
+    made: Trace,
+    shaped: Trace,
+    samples: Sequence[tuple[int, lines.Place]],
+    peaks: Peaks,
+    notes: list[str],
+) -> dict[str, Any]:
+    """Make of two traces, one quick and one with shapes, what they show together."""
+    segments = phases.part(made, peaks.operation_seconds, phases.learn(shaped))
+    counts = phases.count_events(segments, made)
+    corrects = operations.is_inflated(made)
+    cost = {p: made.event_cost * n * corrects for p, n in counts.items()}
+    if corrects:
+        notes.append(
+            f"Recording made the steps {made.inflation:.0%} longer: the shares are "
+            f"corrected by {made.event_cost / 1000:.2g} µs for each event."
+        )
+    names = {
+        event.name.partition("#")[2].partition(".")[0]
+        for event in made.events
+        if event.name.startswith("Optimizer.step#")
+    }
+    shaped_segments = phases.part(shaped, peaks.operation_seconds)
+    return {
+        "trace": made,
+        "segments": segments,
+        "shares": phases.shares(segments, cost),
+        "shares_by_step": _shares_by_step(
+            made, segments, peaks, made.event_cost * corrects
+        ),
+        "work": operations.weigh(made, segments, peaks),
+        "counts": operations.count(shaped, shaped_segments, peaks),
+        "peaks": peaks,
+        "optimizers": sorted(names),
+        "lines": lines.find_lines(samples, shaped_segments, "python"),
+        "notes": notes,
+    }
+
+
+def _shares_by_step(
+    made: Trace, segments: Sequence[Segment], peaks: Peaks, cost: float
+) -> dict[str, list[float]]:
+    """Return the shares that have no counterfactual, step by step."""
+    found: dict[str, list[float]] = {"python": [], "overhead": [], "loops": []}
+    work = operations.work_by_segment(made, segments, peaks, cost)
+    edges = list(zip(made.marks, made.marks[1:], strict=False))
+    times = [Counter[str]() for _ in edges]
+    number = 0
+    for segment, (worked, events) in zip(segments, work, strict=True):
+        while number < len(edges) - 1 and segment.start >= edges[number][1]:
+            number += 1
+        took = max(0.0, segment.stop - segment.start - cost * events)
+        now = times[number]
+        now["all"] += took  # type: ignore[assignment]
+        if segment.phase == "python":
+            now["python"] += took  # type: ignore[assignment]
+        elif segment.phase in ("forward", "backward"):
+            now["overhead"] += max(0.0, took - worked)  # type: ignore[assignment]
+        elif segment.phase == "optimizer" and not segment.name.startswith("Optimizer."):
+            now["loops"] += took  # type: ignore[assignment]
+    for now in times:
+        for name, column in found.items():
+            column.append(now[name] / (now["all"] or 1))
+    return found

@@ -1,0 +1,256 @@
+"""`Diagnosis`: where the time goes, what removing each cost saves, what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kit import figures
+from kit.clock.experiment import Experiment, describe
+from kit.comparison import Comparison, compare
+from kit.comparison.ratio import Ratio
+from kit.diagnosis.causes import Advice, saved
+from kit.diagnosis.profiling import Profile
+from kit.diagnosis.timeline import draw
+from kit.trial import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: What leaving each cause out would be, in a sentence about it.
+REMOVED = {
+    "input": "the wait for data",
+    "transfer": "copies to the device",
+    "python": "code outside PyTorch",
+    "overhead": "the cost of starting operations",
+    "sync": "waits for the device",
+    "optimizer": "the update of parameters",
+    "threads": "the wrong number of threads",
+    "communication": "the exchange between ranks",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """What `diagnose` found; its repr is the report.
+
+    `verdict` names the cause, None where there is none or none is sure; `reason` says
+    why. `shares` are fractions of the main thread's wall time by phase; they add up to
+    one. `savings` maps each cause to the ratio of speeds without and with it; `repairs`
+    are those that can be written into the loop. `overhead` is the fraction of the step
+    that operations cost before they do anything, a cross-cut of the shares. `rates` are
+    the fractions of this machine's peaks that arithmetic and memory traffic reach.
+    """
+
+    experiment: Experiment
+    knobs: dict[str, object]
+    verdict: str | None
+    reason: str
+    shares: dict[str, float]
+    savings: dict[str, Ratio]
+    advice: Advice | None
+    repairs: dict[str, Ratio]
+    step_seconds: float
+    overhead: float
+    rates: dict[str, float]
+    profile: Profile
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def call(self) -> str:
+        """What was diagnosed, as a reader would write it."""
+        return describe(self.experiment.name, self.knobs)
+
+    def sentence(self) -> str:
+        """Return the finding in one sentence."""
+        if self.verdict is None:
+            return f"{self.call}: nothing to repair was found; {self.reason}"
+        if self.verdict in ("compute", "memory"):
+            return f"{self.call}: {self.verdict}; {self.reason}"
+        what = REMOVED[self.verdict]
+        return f"Removing {what} saves {write_saving(self.savings[self.verdict])}"
+
+    def plot(self) -> Figure:
+        """Draw the step as a bar of phases, and what removing each cause would save."""
+        rows = [(REMOVED[cause], *saved(ratio)) for cause, ratio in self._sorted()]
+        return figures.draw_step(
+            self.shares,
+            rows,
+            title=self.sentence(),
+            step_seconds=self.step_seconds,
+            overhead=self.overhead,
+        )
+
+    def timeline(self, steps: int = 3) -> Figure:
+        """Draw who was busy when, over some of the recorded steps."""
+        return draw(self.profile, f"{self.call}, step by step", steps)
+
+    def verify(self, fixed: object, *, seconds: float = 8.0) -> Verification:
+        """Measure whether a repaired experiment gains what was predicted.
+
+        It is compared with the diagnosed one, with the same knobs where it has them.
+        """
+        knobs = self.knobs if not isinstance(fixed, Experiment) else {}
+        names = {"as it was": self.experiment.function, "repaired": fixed}
+        kept = {k: v for k, v in knobs.items() if k not in self.experiment.fixed}
+        comparison = compare(names, seconds=seconds, **kept)
+        predicted = self.savings.get(self.verdict or "")
+        return Verification(predicted, comparison)
+
+    def _sorted(self) -> list[tuple[str, Ratio]]:
+        """Return the causes that may save something, the largest saving first."""
+        some = [(c, r) for c, r in self.savings.items() if r.high > 1.01]
+        return sorted(some, key=lambda item: -item[1].value)
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the table of phases as text: phase, share, time per step."""
+        names = figures.PHASES
+        return [
+            (
+                names[phase],
+                f"{share:.1%}",
+                figures.format_seconds(share * self.step_seconds),
+            )
+            for phase, share in self.shares.items()
+        ]
+
+    def remarks(self) -> list[str]:
+        """Return what else a reader should know, a sentence each."""
+        told = []
+        if self.advice is not None:
+            told.append(f"{self.advice.sentence} Chapter {self.advice.chapter}.")
+        if self.profile.lines and self.shares.get("python", 0) > 0.05:
+            places = "; ".join(
+                f"{line.place} ({line.share:.0%})" for line in self.profile.lines
+            )
+            told.append(f"Outside PyTorch, most time is spent at {places}.")
+        reads = [call for call in self.profile.reads if call.times >= 1]
+        if reads:
+            first = reads[0]
+            told.append(
+                f"{first.name} reads a tensor {first.times:.3g} times a step "
+                f"at {first.place}."
+            )
+        told.append(
+            f"Eager overhead, operations times what one costs here, is "
+            f"{self.overhead:.0%} of the step; it lies within the phases above."
+        )
+        inflation = self.profile.trace.inflation
+        if not self.profile.notes:
+            told.append(f"Recording made the steps {inflation:.0%} longer.")
+        return told + list(self.profile.notes)
+
+    def _saving_rows(self) -> list[tuple[str, str, str]]:
+        rows = [
+            (REMOVED[cause], write_saving(ratio), ratio.reason)
+            for cause, ratio in self._sorted()
+        ]
+        for name, ratio in self.repairs.items():
+            rows.append((f"with {name}", write_saving(ratio), ratio.reason))
+        return rows
+
+    def __repr__(self) -> str:
+        lines = [self.sentence(), f"{self.call}, {self._pace()}", ""]
+        lines.append(figures.text_table(("phase", "share", "per step"), self.rows()))
+        headers = ("without", "saves", "")
+        rows = self._saving_rows()
+        lines += ["", figures.text_table(headers, rows)] if rows else []
+        if self.advice is not None:
+            lines += ["", f"try  {self.advice.code}"]
+        return "\n".join([*lines, "", *(f"  {note}" for note in self.remarks())])
+
+    def _pace(self) -> str:
+        return f"{figures.format_seconds(self.step_seconds)} a step"
+
+    def _repr_html_(self) -> str:
+        picture = self.plot()
+        advice = self.advice.code if self.advice else ""
+        rows = [*self._saving_rows()]
+        return figures.to_html(picture, picture.alt) + figures.html_table(
+            ("without", "saves", "remark"),
+            rows,
+            title=f"try  {advice}" if advice else self.reason,
+            note=" ".join(self.remarks()),
+        )
+
+    def to_html(self) -> str:
+        """Return the report as a page of its own."""
+        timeline = self.timeline()
+        return figures.html_page(
+            f"Diagnosis of {self.call}",
+            self._repr_html_(),
+            figures.to_html(timeline, timeline.alt),
+            text=repr(self),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as what JSON can hold."""
+        ratios: Mapping[str, Mapping[str, Ratio]] = {
+            "savings": self.savings,
+            "repairs": self.repairs,
+        }
+        written = {
+            name: {
+                label: {
+                    "speed": [ratio.value, ratio.low, ratio.high],
+                    "saved": list(saved(ratio)),
+                    "verdict": ratio.verdict,
+                    "reason": ratio.reason,
+                }
+                for label, ratio in found.items()
+            }
+            for name, found in ratios.items()
+        }
+        return {
+            "experiment": self.call,
+            "verdict": self.verdict,
+            "sentence": self.sentence(),
+            "reason": self.reason,
+            "step_seconds": self.step_seconds,
+            "shares": self.shares,
+            "overhead": self.overhead,
+            **written,
+            "rates": self.rates,
+            "advice": self.advice._asdict() if self.advice else None,
+            "lines": [line._asdict() for line in self.profile.lines],
+            "reads": [call._asdict() for call in self.profile.reads],
+            "inflation": self.profile.trace.inflation,
+            "notes": list(self.profile.notes),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Verification:
+    """What a repair was predicted to save, and what it saves."""
+
+    predicted: Ratio | None
+    comparison: Comparison
+
+    def sentence(self) -> str:
+        """Return both in one sentence."""
+        gained = write_saving(self.comparison.ratio)
+        if self.predicted is None:
+            return f"The repair saves {gained}; nothing was predicted"
+        return f"The repair saves {gained}; predicted: {write_saving(self.predicted)}"
+
+    def __repr__(self) -> str:
+        return f"{self.sentence()}\n{self.comparison!r}"
+
+    def _repr_html_(self) -> str:
+        return figures.html_sentence(
+            self.sentence(), " ".join(self.comparison.remarks())
+        )
+
+
+def write_saving(ratio: Ratio) -> str:
+    """Write what something saves of the time, with its interval.
+
+    >>> write_saving(Ratio(2.0, 1.6, 2.5, "faster"))
+    '50 % [38, 60]'
+    """
+    value, low, high = saved(ratio)
+    if math.isnan(low) or math.isnan(high):
+        return f"{100 * value:.0f} %"
+    return f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
