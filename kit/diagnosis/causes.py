@@ -201,7 +201,11 @@ def conclude(
     `rates` are the shares of the machine's peaks that "compute" and "memory" reach.
     """
     fractions = {cause: saved(ratio) for cause, ratio in savings.items()}
-    sure = {c: f for c, f in fractions.items() if f.low > LEAST_SAVING}
+    sure = {
+        cause: fraction
+        for cause, fraction in fractions.items()
+        if fraction.low > LEAST_SAVING and savings[cause].verdict == "faster"
+    }
     compute, memory = (
         seconds / evidence.step_seconds
         for seconds in (evidence.work.compute, evidence.work.memory)

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kit.clock.experiment import Experiment
-from kit.diagnosis.trace import BACKWARD, STEP
+from kit.diagnosis.trace import BACKWARD, LOADER, STEP
 
 #: So many batches are kept, if they fit into so many bytes.
-_MOST_BATCHES, _MOST_BYTES = 16, 500_000_000
+_MOST_BATCHES, _MOST_BYTES = 8, 500_000_000
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Intervention:
 
     `threads` is how many threads every thread of this process gets, and 1 each worker.
     `workers` limits how many workers a loader starts. `step` is "skip", "foreach" or
-    "fused". Without any of them nothing is changed.
+    "fused". Without any of them nothing is changed. `batches` are what loaders gave, by
+    loader.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Intervention:
     alone: bool = False
     unread: bool = False
     marked: bool = False
+    batches: dict[Any, list[Any]] = field(default_factory=dict, compare=False)
 
     @property
     def is_repair(self) -> bool:
@@ -55,7 +57,6 @@ class _Life:
 
     what: Intervention
     pid: int = field(default_factory=os.getpid)
-    batches: dict[int, list[Any]] = field(default_factory=dict)
     kept: dict[Any, Any] = field(default_factory=dict)
     undo: list[Callable[[], object]] = field(default_factory=list)
 
@@ -146,11 +147,16 @@ Wrap = Callable[[Any, str, Callable[[Any], Any]], None]
 def _wrap_all(wrap: Wrap, devices: bool) -> None:
     import torch
     from torch.utils.data import DataLoader
+    from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
     wrap(torch, "set_num_threads", _wrap_set_num_threads)
     wrap(threading.Thread, "start", _wrap_thread_start)
     wrap(DataLoader, "__iter__", _wrap_iter)
-    wrap(torch.autograd, "_engine_run_backward", _wrap_backward)
+    as_loader = functools.partial(_wrap_with_label, LOADER)
+    as_backward = functools.partial(_wrap_with_label, BACKWARD)
+    wrap(torch.autograd, "_engine_run_backward", as_backward)
+    wrap(DataLoader, "_get_iterator", as_loader)
+    wrap(_MultiProcessingDataLoaderIter, "_shutdown_workers", as_loader)
     for optimizer in _subclasses(torch.optim.Optimizer):
         if "step" in vars(optimizer):
             wrap(optimizer, "step", _wrap_step)
@@ -226,27 +232,25 @@ def _wrap_iter(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cached(loader: Any, real: Callable[..., Any], life: _Life) -> Iterator[Any]:
-    """Yield the first batches once, then those again; no worker goes on meanwhile."""
-    kept = life.batches.setdefault(id(loader), [])
+    """Yield a few batches again and again; later lives take those of the first."""
     try:
         length = len(loader)
     except TypeError:
         length = None
-    count = 0
-    if not kept:
-        source = real(loader)
+    key = type(loader.dataset), length, loader.batch_size
+    kept = life.what.batches.get(key)
+    if kept is None:
+        kept, source = [], real(loader)
         for batch in source:
             kept.append(batch)
-            yield batch
-            count += 1
             if len(kept) >= _MOST_BATCHES or len(kept) * _size(batch) > _MOST_BYTES:
                 break
         del source
         # Persistent workers would go on without being asked for anything.
         vars(loader)["_iterator"] = None
-    if kept:
-        rest = itertools.cycle(kept)
-        yield from rest if length is None else itertools.islice(rest, length - count)
+        life.what.batches[key] = kept
+    again = itertools.cycle(kept)
+    return again if length is None else itertools.islice(again, length)
 
 
 def _size(batch: Any) -> int:
@@ -257,18 +261,20 @@ def _size(batch: Any) -> int:
     return int(getattr(batch, "nbytes", 0))
 
 
-def _wrap_backward(real: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_with_label(label: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Write into a trace what PyTorch does not label itself."""
+
     @functools.wraps(real)
-    def run_backward(*arguments: Any, **options: Any) -> Any:
+    def labelled(*arguments: Any, **options: Any) -> Any:
         life = _Now.life
         if life is None or not life.what.marked:
             return real(*arguments, **options)
         from torch.autograd.profiler import record_function
 
-        with record_function(BACKWARD):
+        with record_function(label):
             return real(*arguments, **options)
 
-    return run_backward
+    return labelled
 
 
 def _wrap_step(real: Callable[..., Any]) -> Callable[..., Any]:

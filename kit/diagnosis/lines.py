@@ -29,7 +29,7 @@ Place = tuple[str, int]
 
 
 class Line(NamedTuple):
-    """A line of code, and the fraction of the step that it takes."""
+    """A line of code, and the fraction of a phase that it takes."""
 
     place: str
     share: float
@@ -106,7 +106,10 @@ def write_place(place: Place) -> str:
 def find_lines(
     samples: Sequence[tuple[int, Place]], segments: Sequence[Segment], phase: str
 ) -> list[Line]:
-    """Return the lines that were seen during a phase, the most frequent first."""
+    """Return the lines that were seen during a phase, the most frequent first.
+
+    Their shares are of that phase.
+    """
     counts: Counter[Place] = Counter()
     place = 0
     for when, line in samples:
@@ -118,7 +121,7 @@ def find_lines(
             and segments[place].phase == phase
         ):
             counts[line] += 1
-    total = max(1, len(samples))
+    total = max(1, counts.total())
     most = counts.most_common(3)
     return [Line(write_place(line), count / total) for line, count in most]
 

@@ -18,6 +18,7 @@ _ARITHMETIC = re.compile(
     r"::_?(add|b|badd|sparse_add)?mm|conv|attention|lstm|gru|rnn|linear|::dot|::mv"
     r"|einsum|matmul|Torch-Compiled|CompiledFxGraph|CompiledFunction"
 )
+_KERNELS = re.compile(r"gemm|cutlass|conv|xmma|wgrad|dgrad|flash|attention|cudnn", re.I)
 _BYTES = {"double": 8, "long int": 8, "float": 4, "int": 4, "c10::Half": 2}
 _BYTES |= {"c10::BFloat16": 2, "short int": 2}
 _TRAINING = ("forward", "backward")
@@ -52,6 +53,8 @@ def weigh(trace: Trace, segments: Sequence[Segment], peaks: Peaks) -> Work:
     to that cost, and all pauses between operations. What recording costs is taken off
     each event first, where it made the step longer by over 20 %.
     """
+    if trace.devices:
+        return _weigh_devices(trace, segments)
     cost = trace.event_cost if is_inflated(trace) else 0.0
     times: Counter[str] = Counter()
     operations = 0
@@ -70,6 +73,34 @@ def weigh(trace: Trace, segments: Sequence[Segment], peaks: Peaks) -> Work:
         sum(times[f"{phase} overhead"] for phase in _TRAINING) / scale,
         times["optimizer overhead"] / scale,
         operations / trace.steps,
+    )
+
+
+def _weigh_devices(trace: Trace, segments: Sequence[Segment]) -> Work:
+    """Split by what a device did: its kernels' time, and what the host takes beyond it.
+
+    Where the host needs longer for forward, backward and update than the device is
+    busy, the device waits for operations to be started.
+    """
+    times: Counter[str] = Counter()
+    until = 0
+    for event in trace.devices:
+        took = max(0, event.stop - max(event.start, until))
+        until = max(until, event.stop)
+        if not event.name.startswith(("Memcpy", "Memset")):
+            times["compute" if _KERNELS.search(event.name) else "memory"] += took
+    host = sum(
+        segment.stop - segment.start
+        for segment in segments
+        if segment.phase in (*_TRAINING, "optimizer")
+    )
+    scale = 1e9 * trace.steps
+    return Work(
+        times["compute"] / scale,
+        times["memory"] / scale,
+        max(0, host - times.total()) / scale,
+        0.0,
+        sum(event.name.startswith("aten::") for event in trace.events) / trace.steps,
     )
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kit.diagnosis.trace import BACKWARD, Event, Trace, within
+from kit.diagnosis.trace import BACKWARD, LOADER, Event, Trace, within
 
 #: The phases, in the order of a step.
 PHASES = (
@@ -27,6 +27,7 @@ _LABELS = {
     "enumerate(DataLoader)#": "input",
     "Optimizer.": "optimizer",
     BACKWARD: "backward",
+    LOADER: "input",
 }
 _EXCHANGES = ("c10d::", "gloo:", "nccl:", "mpi:", "ucc:", "record_param_comms")
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")

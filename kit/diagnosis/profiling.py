@@ -95,7 +95,8 @@ def record(
             made = trace.read(raw)
             raw.clear()
             plain += _drive_for(run, _PLAIN_SECONDS)
-            threads, peaks = torch.get_num_threads(), measure_peaks()
+            threads = torch.get_num_threads()
+            peaks = measure_peaks("cuda" if made.devices else "cpu")
             with lines.listing_reads() as calls:
                 _drive(run, _READ_STEPS)
     seconds = math.fsum(block.wall_seconds for block in plain)
@@ -160,14 +161,16 @@ def _read(
         if event.name.startswith("Optimizer.step#")
     }
     shaped_segments = phases.part(shaped, peaks.operation_seconds)
+    work = operations.weigh(made, segments, peaks)
+    by_step = _shares_by_step(made, segments, peaks, made.event_cost * corrects)
+    if made.devices:
+        by_step["overhead"] = [work.overhead / made.step_seconds] * made.steps
     return {
         "trace": made,
         "segments": segments,
         "shares": phases.shares(segments, cost),
-        "shares_by_step": _shares_by_step(
-            made, segments, peaks, made.event_cost * corrects
-        ),
-        "work": operations.weigh(made, segments, peaks),
+        "shares_by_step": by_step,
+        "work": work,
         "counts": operations.count(shaped, shaped_segments, peaks),
         "peaks": peaks,
         "optimizers": sorted(names),

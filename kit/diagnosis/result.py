@@ -69,8 +69,12 @@ class Diagnosis:
             return f"{self.call}: nothing to repair was found; {self.reason}"
         if self.verdict in ("compute", "memory"):
             return f"{self.call}: {self.verdict}; {self.reason}"
-        what = REMOVED[self.verdict]
-        return f"Removing {what} saves {write_saving(self.savings[self.verdict])}"
+        saving = write_saving(self.savings[self.verdict])
+        if self.verdict == "threads":
+            fits = {k: r.value for k, r in self.repairs.items() if "=" not in k}
+            best = max(fits, key=fits.__getitem__)
+            return f"With {best}, {self.call} saves {saving} of its time"
+        return f"Removing {REMOVED[self.verdict]} saves {self.call} {saving}"
 
     def plot(self) -> Figure:
         """Draw the step as a bar of phases, and what removing each cause would save."""
@@ -85,7 +89,7 @@ class Diagnosis:
 
     def timeline(self, steps: int = 3) -> Figure:
         """Draw who was busy when, over some of the recorded steps."""
-        return draw(self.profile, f"{self.call}, step by step", steps)
+        return draw(self.profile, self.call, steps)
 
     def verify(self, fixed: object, *, seconds: float = 8.0) -> Verification:
         """Measure whether a repaired experiment gains what was predicted.
@@ -125,7 +129,7 @@ class Diagnosis:
             places = "; ".join(
                 f"{line.place} ({line.share:.0%})" for line in self.profile.lines
             )
-            told.append(f"Outside PyTorch, most time is spent at {places}.")
+            told.append(f"The code outside PyTorch: {places}.")
         reads = [call for call in self.profile.reads if call.times >= 1]
         if reads:
             first = reads[0]

@@ -71,7 +71,7 @@ def timeline(
                 path=str(path),
             )
         written = path.read_bytes()
-    figure = draw(profile, f"{call}: {_find_title(profile)}", steps)
+    figure = draw(profile, call, steps)
     figure.save_trace = functools.partial(_save, written)  # type: ignore[attr-defined]
     return figure
 
@@ -81,12 +81,6 @@ def _save(written: bytes, path: str | Path) -> Path:
     target = Path(path)
     target.write_bytes(written)
     return target
-
-
-def _find_title(profile: Profile) -> str:
-    """Say what takes most of a step."""
-    phase = max(profile.shares, key=lambda p: profile.shares[p])
-    return f"{profile.shares[phase]:.0%} of a step is {figures.PHASES[phase]}"
 
 
 def find_lanes(
@@ -147,8 +141,10 @@ def _shorten(name: str) -> str:
     return name.partition("#")[2] or name
 
 
-def draw(profile: Profile, title: str, steps: int) -> Figure:
-    """Draw the lanes of some steps."""
+def draw(profile: Profile, call: str, steps: int) -> Figure:
+    """Draw the lanes of some steps of an experiment, under what takes most of them."""
+    phase = max(profile.shares, key=lambda p: profile.shares[p])
+    title = f"{call}: {profile.shares[phase]:.0%} of a step is {figures.PHASES[phase]}"
     lanes, marks = find_lanes(profile, steps)
     figure = figures.draw_timeline(lanes, title=title, marks=marks[:-1])
     figure.alt += " " + describe_overlaps(lanes)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from kit.clock.experiment import ExperimentError
 
 #: What the diagnosis itself writes into a trace.
-STEP, BACKWARD = "kit: step", "kit: backward"
+STEP, BACKWARD, LOADER = "kit: step", "kit: backward", "kit: loader"
 #: More events than these are not kept: steps are left out, and it is said.
 MOST_EVENTS = 150_000
 #: PyTorch's number for events that Python code opened by name.

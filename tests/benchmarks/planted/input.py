@@ -5,7 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from planted.input_data import (
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+from torchvision.transforms import v2
+
+from kit.data import Distant
+
+from .input_data import (
     Augmented,
     Clips,
     Lines,
@@ -23,13 +30,7 @@ from planted.input_data import (
     shrunk_photos,
     table,
 )
-from planted.parts import Planted, cnn, mlp
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
-from torchvision.transforms import v2
-
-from kit.data import Distant
+from .parts import Planted, cnn, mlp
 
 
 def photos_decoded(*, photos=jpeg_photos):

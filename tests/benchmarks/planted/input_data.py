@@ -8,12 +8,13 @@ import zlib
 
 import numpy
 import torch
-from planted.parts import numbers, whole_numbers
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
 from torchvision.transforms import v2
 
 from kit.data import Distant, PhotoDataset, photos
+
+from .parts import numbers, whole_numbers
 
 
 def jpeg_photos(side):

@@ -6,9 +6,10 @@ import copy
 from functools import partial
 
 import torch
-from planted.parts import Planted, batches, mlp, numbers, whole_numbers
 from torch import nn
 from torch.nn import functional as F
+
+from .parts import Planted, batches, mlp, numbers, whole_numbers
 
 
 class Words(nn.Module):
@@ -43,7 +44,9 @@ def many_small_tensors(*, fused=None):
     """Train thousands of small tensors with Adam."""
     model = Words(1200, 16)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=fused)
-    for text, labels in batches(64, whole_numbers(1200, 640, 20), whole_numbers(3, 640)):
+    for text, labels in batches(
+        64, whole_numbers(1200, 640, 20), whole_numbers(3, 640)
+    ):
         loss = F.cross_entropy(model(text), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -69,10 +72,15 @@ def momentum_tensor_by_tensor(*, foreach=False):
 
 def adam_over_words():
     """Train a wide table of words with Adam, though a batch has few of them."""
-    words, head = nn.Embedding.from_pretrained(word_table(), freeze=False), nn.Linear(64, 2)
+    words, head = (
+        nn.Embedding.from_pretrained(word_table(), freeze=False),
+        nn.Linear(64, 2),
+    )
     parameters = [*words.parameters(), *head.parameters()]
     optimizer = torch.optim.Adam(parameters, lr=1e-3)
-    for text, labels in batches(32, whole_numbers(20_000, 320, 30), whole_numbers(2, 320)):
+    for text, labels in batches(
+        32, whole_numbers(20_000, 320, 30), whole_numbers(2, 320)
+    ):
         optimizer.zero_grad()
         loss = F.cross_entropy(head(words(text).mean(1)), labels)
         loss.backward()
@@ -86,7 +94,9 @@ def adam_over_words_used():
     head = nn.Linear(64, 2)
     sparse = torch.optim.SparseAdam(words.parameters(), lr=1e-3)
     dense = torch.optim.Adam(head.parameters(), lr=1e-3)
-    for text, labels in batches(32, whole_numbers(20_000, 320, 30), whole_numbers(2, 320)):
+    for text, labels in batches(
+        32, whole_numbers(20_000, 320, 30), whole_numbers(2, 320)
+    ):
         sparse.zero_grad()
         dense.zero_grad()
         loss = F.cross_entropy(head(words(text).mean(1)), labels)
@@ -219,6 +229,11 @@ _TABLE = [
     ("AdamW over wide layers, a small batch", wide_layers, {"fused": True}),
 ]
 OPTIMIZER = [
-    *(Planted(name, "optimizer", bad, partial(bad, **fix)) for name, bad, fix in _TABLE),
-    Planted("Adam over a wide embedding", "optimizer", adam_over_words, adam_over_words_used),
+    *(
+        Planted(name, "optimizer", bad, partial(bad, **fix))
+        for name, bad, fix in _TABLE
+    ),
+    Planted(
+        "Adam over a wide embedding", "optimizer", adam_over_words, adam_over_words_used
+    ),
 ]

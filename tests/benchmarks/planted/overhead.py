@@ -5,24 +5,24 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from planted.parts import Planted, batches, mlp, numbers, whole_numbers
 from torch import nn
 from torch.nn import functional as F
 
+from .parts import Planted, batches, mlp, numbers, whole_numbers
+
 
 def batch_of_one():
-    """Learn from one row at a time, eight steps before each report."""
+    """Learn from one row at a time, sixteen steps before each report."""
     model = mlp(32, 64, 64, 64, 64, 5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    rows, done = batches(1, numbers(1024, 32), whole_numbers(5, 1024)), 0
-    for row, label in rows:
+    rows = batches(1, numbers(1024, 32), whole_numbers(5, 1024))
+    for done, (row, label) in enumerate(rows, start=1):
         loss = F.cross_entropy(model(row), label)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        done += 1
-        if done % 8 == 0:
-            yield 8
+        if done % 16 == 0:
+            yield 16
 
 
 def batch_of_many():
@@ -105,7 +105,7 @@ class GivenRNN(nn.Module):
 def recurrent_by_hand(*, encoder=HandwrittenRNN):
     """Predict the next value of a series with a recurrent network written by hand."""
     series, targets = numbers(640, 100, 4), numbers(640, 4)
-    rnn, head = encoder(4, 12), nn.Linear(12, 4)
+    head, rnn = nn.Linear(12, 4), encoder(4, 12)
     optimizer = torch.optim.Adam([*rnn.parameters(), *head.parameters()], fused=True)
     for window, target in batches(16, series, targets):
         optimizer.zero_grad(set_to_none=True)
@@ -236,7 +236,9 @@ def heads_in_a_loop(*, attend=attend_head_by_head):
         16, whole_numbers(100, 320, 12), whole_numbers(100, 320, 12)
     ):
         states = embed(words)
-        split = [t.unflatten(-1, (4, 8)).transpose(1, 2) for t in mix(states).chunk(3, -1)]
+        split = [
+            t.unflatten(-1, (4, 8)).transpose(1, 2) for t in mix(states).chunk(3, -1)
+        ]
         states = states + attend(*split).transpose(1, 2).flatten(2)
         loss = F.cross_entropy(head(states).flatten(0, 1), following.flatten())
         optimizer.zero_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import string
@@ -11,7 +10,10 @@ from functools import partial
 
 import pandas
 import torch
-from planted.bookkeeping import (
+from torch import nn
+from torch.nn import functional as F
+
+from .bookkeeping import (
     PythonCarts,
     TogetherCarts,
     describe_weights,
@@ -22,9 +24,7 @@ from planted.bookkeeping import (
     top_five_in_python,
     write_weights,
 )
-from planted.parts import Planted, batches, mlp, numbers, whole_numbers
-from torch import nn
-from torch.nn import functional as F
+from .parts import Planted, batches, mlp, numbers, whole_numbers
 
 
 def accuracy_counted(*, count_hits=top_five_in_python):
@@ -46,9 +46,7 @@ def accuracy_counted(*, count_hits=top_five_in_python):
 
 def masks_compared(*, compare=overlap_in_python):
     """Segment images and compare the masks pixel by pixel."""
-    model = nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1)
-    )
+    model = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     images, truth = numbers(64, 3, 64, 64), whole_numbers(4, 64, 64, 64)
     running = 0.0
@@ -68,14 +66,13 @@ def spelling_scored(*, score_every=1):
     head = nn.Linear(64, 26)
     optimizer = torch.optim.Adam([*model.parameters(), *head.parameters()], fused=True)
     waves, letters = numbers(256, 24, 32), whole_numbers(26, 256, 24)
-    step = errors = 0
-    for wave, text in batches(32, waves, letters):
+    errors = 0
+    for step, (wave, text) in enumerate(batches(32, waves, letters), start=1):
         scores = head(model(wave)[0])
         loss = F.cross_entropy(scores.flatten(0, 1), text.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        step += 1
         if step % score_every == 0:
             guesses = scores.argmax(-1).tolist()
             for guess, true in zip(guesses, text.tolist(), strict=True):
@@ -91,13 +88,13 @@ def weights_logged(*, log_every=1):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     criterion = nn.MSELoss()
     with tempfile.TemporaryDirectory() as folder:
-        step = 0
-        for inputs, targets in batches(512, numbers(4096, 64), numbers(4096, 8)):
+        for step, (inputs, targets) in enumerate(
+            batches(512, numbers(4096, 64), numbers(4096, 8)), start=1
+        ):
             loss = criterion(model(inputs), targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            step += 1
             if step % log_every == 0:
                 write_weights(os.path.join(folder, "log.jsonl"), step, loss, model)
             yield len(inputs)
@@ -109,13 +106,13 @@ def checkpoint_saved(*, save_every=1):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "last.pt")
-        step = 0
-        for words, targets in batches(64, whole_numbers(4000, 512, 8), numbers(512, 64)):
+        for step, (words, targets) in enumerate(
+            batches(64, whole_numbers(4000, 512, 8), numbers(512, 64)), start=1
+        ):
             loss = F.smooth_l1_loss(model(words), targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            step += 1
             if step % save_every == 0:
                 state = {
                     "step": step,
@@ -130,21 +127,21 @@ def samples_printed(*, print_every=1):
     """Print each sample's guess and truth in each step."""
     model = mlp(32, 128, 1)
     optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
-    with open(os.devnull, "w") as log, contextlib.redirect_stdout(log):
-        step = 0
-        for inputs, targets in batches(1024, numbers(4096, 32), numbers(4096, 1)):
+    with open(os.devnull, "w") as log:
+        for step, (inputs, targets) in enumerate(
+            batches(1024, numbers(4096, 32), numbers(4096, 1)), start=1
+        ):
             outputs = model(inputs)
             loss = F.mse_loss(outputs, targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            step += 1
             if step % print_every == 0:
                 pairs = torch.cat([outputs.detach(), targets], dim=1).tolist()
                 for number, (guess, true) in enumerate(pairs):
                     off = abs(guess - true)
-                    print(f"{step:6d} {number:4d} {guess:9.4f} {true:9.4f} {off:9.4f}")
-                    print("good" if off < 0.1 else "bad", flush=True)
+                    row = f"{step:6d} {number:4d} {guess:9.4f} {true:9.4f} {off:9.4f}"
+                    print(row, "good" if off < 0.1 else "bad", file=log, flush=True)
             yield len(inputs)
 
 
@@ -153,19 +150,20 @@ def history_in_pandas():
     model = mlp(64, 128, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     history = pandas.DataFrame({"step": [0], "loss": [0.0], "accuracy": [0.0]})
-    step = 0
-    for inputs, labels in batches(128, numbers(1024, 64), whole_numbers(10, 1024)):
+    for step, (inputs, labels) in enumerate(
+        batches(128, numbers(1024, 64), whole_numbers(10, 1024)), start=1
+    ):
         outputs = model(inputs)
         loss = F.cross_entropy(outputs, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        step += 1
         accuracy = (outputs.argmax(1) == labels).float().mean().item()
         row = {"step": [step], "loss": [loss.item()], "accuracy": [accuracy]}
         history = pandas.concat([history.tail(3000), pandas.DataFrame(row)])
         smooth = history.set_index("step").rolling(20, min_periods=1).mean()
-        smooth.groupby(smooth.index // 50).agg(["mean", "max"])
+        smooth["spread"] = smooth["loss"].rolling(200, min_periods=2).std()
+        smooth.groupby(smooth.index // 50).agg(["mean", "min", "max"])
         yield len(inputs)
 
 
@@ -174,20 +172,21 @@ def history_in_a_list():
     model = mlp(64, 128, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     history = []
-    step = 0
-    for inputs, labels in batches(128, numbers(1024, 64), whole_numbers(10, 1024)):
+    for step, (inputs, labels) in enumerate(
+        batches(128, numbers(1024, 64), whole_numbers(10, 1024)), start=1
+    ):
         outputs = model(inputs)
         loss = F.cross_entropy(outputs, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        step += 1
         accuracy = (outputs.argmax(1) == labels).float().mean().item()
         history = [*history[-3000:], (step, loss.item(), accuracy)]
         if step % 200 == 0:
             table = pandas.DataFrame(history, columns=["step", "loss", "accuracy"])
             smooth = table.set_index("step").rolling(20, min_periods=1).mean()
-            smooth.groupby(smooth.index // 50).agg(["mean", "max"])
+            smooth["spread"] = smooth["loss"].rolling(200, min_periods=2).std()
+            smooth.groupby(smooth.index // 50).agg(["mean", "min", "max"])
         yield len(inputs)
 
 
@@ -195,13 +194,14 @@ def weights_described(*, describe_every=1):
     """Compute quantiles of all weights with NumPy in each step."""
     model = mlp(256, 384, 384, 10, activation=nn.SiLU)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    step, seen = 0, None
-    for inputs, labels in batches(64, numbers(1024, 256), whole_numbers(10, 1024)):
+    seen = None
+    for step, (inputs, labels) in enumerate(
+        batches(64, numbers(1024, 256), whole_numbers(10, 1024)), start=1
+    ):
         loss = F.cross_entropy(model(inputs), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        step += 1
         if step % describe_every == 0:
             seen = describe_weights(model)
         yield len(inputs), {} if seen is None else {"median": seen[0][3]}
@@ -211,13 +211,14 @@ def weights_hashed(*, hash_every=1):
     """Hash the weights in each step, to prove later that a run was repeated."""
     model = mlp(512, 1024, 512, activation=nn.ELU)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    step, proof = 0, hashlib.sha512()
-    for inputs, targets in batches(32, numbers(512, 512), numbers(512, 512).T):
+    proof = hashlib.sha512()
+    for step, (inputs, targets) in enumerate(
+        batches(32, numbers(512, 512), numbers(512, 512).T), start=1
+    ):
         loss = F.l1_loss(model(inputs), targets)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        step += 1
         if step % hash_every == 0:
             for value in model.state_dict().values():
                 proof.update(value.numpy().tobytes())

@@ -6,11 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
-from planted.input_data import jpeg_photos
-from planted.parts import Planted, batches, cnn, mlp, numbers, whole_numbers
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
+
+from .parts import Planted, batches, mlp, numbers, whole_numbers
 
 
 def layers_on_one_thread(*, one_thread=True):
@@ -72,10 +71,10 @@ def gates_on_many_threads(*, threads_per_core=4):
     cell, head = nn.GRUCell(64, 192), nn.Linear(192, 64)
     parameters = [*cell.parameters(), *head.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.01, fused=True)
-    for series in batches(256, numbers(1024, 13, 64)):
-        state = torch.zeros(256, 192)
+    for series in batches(192, numbers(768, 10, 64)):
+        state = torch.zeros(192, 192)
         loss = torch.zeros(())
-        for time in range(12):
+        for time in range(9):
             state = cell(series[0][:, time], state)
             loss = loss + F.mse_loss(head(state), series[0][:, time + 1])
         optimizer.zero_grad()
@@ -84,9 +83,21 @@ def gates_on_many_threads(*, threads_per_core=4):
         yield len(state)
 
 
-def ensemble_in_a_pool(*, threads=8, quietly=None):
-    """Train an ensemble in a pool of threads, each of which uses all cores."""
-    models = [mlp(64, 160, 160, 10) for _ in range(8)]
+def make_pool(crowded):
+    """Make a pool of as many threads as cores; crowded: of twice as many.
+
+    Then each of them computes on four more threads per core, else on itself alone.
+    """
+    cores = torch.get_num_threads()
+    threads, each = (2 * cores, 4 * cores) if crowded else (cores, 1)
+    return ThreadPoolExecutor(
+        threads, initializer=torch.set_num_threads, initargs=(each,)
+    )
+
+
+def ensemble_in_a_pool(*, crowded=True):
+    """Train an ensemble in a pool, each of whose threads has many threads."""
+    models = [mlp(64, *[160] * 4, 10) for _ in range(8)]
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, fused=True) for m in models]
 
     def train(member, inputs, labels):
@@ -95,7 +106,7 @@ def ensemble_in_a_pool(*, threads=8, quietly=None):
         loss.backward()
         optimizers[member].step()
 
-    with ThreadPoolExecutor(threads, initializer=quietly) as pool:
+    with make_pool(crowded) as pool:
         for inputs, labels in batches(256, numbers(2048, 64), whole_numbers(10, 2048)):
             steps = [pool.submit(train, i, inputs, labels) for i in range(len(models))]
             for step in steps:
@@ -103,59 +114,64 @@ def ensemble_in_a_pool(*, threads=8, quietly=None):
             yield len(inputs)
 
 
-def views_in_a_pool(*, threads=8, quietly=None):
-    """Distort the images of a batch in a pool of threads that each use all cores."""
-    model = cnn(16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def distort(image):
-        image = F.avg_pool2d(F.pad(image[None], [2] * 4, mode="reflect"), 5, 1)
-        image = F.interpolate(image, size=80, mode="bilinear")
-        return (image - image.mean()) / image.std()
-
-    with ThreadPoolExecutor(threads, initializer=quietly) as pool:
-        for images, labels in batches(
-            16, numbers(160, 3, 112, 112), whole_numbers(10, 160)
-        ):
-            views = torch.cat(list(pool.map(distort, images)))
-            loss = F.cross_entropy(model(views), labels)
+def taught_in_a_pool(*, crowded=True):
+    """Learn from a teacher that is asked in a pool whose threads have many threads."""
+    teacher = mlp(128, *[192] * 10, 10, activation=nn.Tanh).requires_grad_(False)
+    model = mlp(128, 64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with make_pool(crowded) as pool:
+        for (inputs,) in batches(512, numbers(4096, 128)):
+            taught = torch.cat(list(pool.map(teacher, inputs.split(32))))
+            loss = F.kl_div(
+                model(inputs).log_softmax(1), taught.softmax(1), reduction="batchmean"
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            yield len(images)
+            yield len(inputs)
 
 
-def workers_take_all(*, num_workers=12):
-    """Train on photos with many more workers than cores."""
-    loader = DataLoader(
-        jpeg_photos(48),
-        4,
-        shuffle=True,
-        num_workers=num_workers,
-        persistent_workers=True,
+def autoencoder_on_many_threads(*, threads_per_core=4):
+    """Train a convolutional autoencoder on four times as many threads as cores."""
+    torch.set_num_threads(threads_per_core * torch.get_num_threads())
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, stride=2, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ELU(),
+        nn.Conv2d(16, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ELU(),
+        nn.ConvTranspose2d(8, 1, 4, stride=2, padding=1),
     )
-    model = nn.Sequential(*[nn.Linear(192, 192) for _ in range(24)], nn.Linear(192, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    while True:
-        for images, labels in loader:
-            patches = images.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 1, 4, 5)
-            scores = model(patches.reshape(len(images), 36, 192)).mean(1)
-            loss = F.cross_entropy(scores, labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield len(images)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    for (images,) in batches(32, numbers(320, 1, 32, 32)):
+        loss = F.binary_cross_entropy_with_logits(model(images), images.sigmoid())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield len(images)
 
 
-_POOL = {"threads": torch.get_num_threads(), "quietly": partial(torch.set_num_threads, 1)}
 _TABLE = [
     ("wide layers on one thread", layers_on_one_thread, {"one_thread": False}),
     ("convolutions on one thread", images_on_one_thread, {"one_thread": False}),
-    ("a transformer on many threads", transformer_on_many_threads, {"threads_per_core": 1}),
-    ("a recurrent cell on many threads", gates_on_many_threads, {"threads_per_core": 1}),
-    ("an ensemble in a pool", ensemble_in_a_pool, _POOL),
-    ("images distorted in a pool", views_in_a_pool, _POOL),
-    ("workers that take all cores", workers_take_all, {"num_workers": 1}),
+    (
+        "a transformer on many threads",
+        transformer_on_many_threads,
+        {"threads_per_core": 1},
+    ),
+    (
+        "a recurrent cell on many threads",
+        gates_on_many_threads,
+        {"threads_per_core": 1},
+    ),
+    ("an ensemble in a pool", ensemble_in_a_pool, {"crowded": False}),
+    ("a teacher asked in a pool", taught_in_a_pool, {"crowded": False}),
+    (
+        "an autoencoder on many threads",
+        autoencoder_on_many_threads,
+        {"threads_per_core": 1},
+    ),
 ]
 THREADS = [
     Planted(name, "threads", bad, partial(bad, **fix)) for name, bad, fix in _TABLE

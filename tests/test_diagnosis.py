@@ -1,0 +1,1535 @@
+"""A diagnosis changes only what it says, leaves nothing behind, and claims no more."""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import html.parser
+import itertools
+import json
+import math
+import os
+import random
+import re
+import shutil
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy
+import pytest
+import torch
+import torch.distributed as dist
+from helpers import OTHER_THREADS, children, reader_state, refused
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data.dataloader import (
+    _BaseDataLoaderIter,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
+
+import kit
+from kit import stats
+from kit.clock import ExperimentError
+from kit.clock.experiment import resolve
+from kit.comparison import Ratio
+from kit.diagnosis import causes, trace
+from kit.diagnosis.causes import Evidence
+from kit.diagnosis.interventions import Intervention, installed, intervene
+from kit.diagnosis.operations import Work
+from kit.figures.theme import PHASES
+
+pytestmark = pytest.mark.usefixtures("smoke")
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+
+def train(*, lr=0.1):
+    """Train a little."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    while True:
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 4)).sum()
+        loss.backward()
+        optimizer.step()
+        yield 4, {"loss": loss.item()}
+
+
+class Broken(Exception):
+    pass
+
+
+def live(experiment, what, steps=5, *, devices=False):
+    """Let an experiment live with an intervention; return what it yielded."""
+    with installed(devices=devices):
+        resolved = intervene(resolve("diagnose()", experiment), what)
+        generator = resolved.start({})
+        try:
+            return list(itertools.islice(generator, steps))
+        finally:
+            generator.close()
+
+
+# Batches that were kept
+
+
+class Counted(Dataset):
+    """Say how often a sample was read; each is its own number."""
+
+    def __init__(self, length=40, first=0):
+        self.length, self.first, self.read = length, first, 0
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        self.read += 1
+        return torch.full((3,), float(self.first + index))
+
+
+class Stream(IterableDataset):
+    """Give samples for ever, or so many."""
+
+    def __init__(self, length=None):
+        self.length, self.read = length, 0
+
+    def __iter__(self):
+        numbers = itertools.count() if self.length is None else range(self.length)
+        for number in numbers:
+            self.read += 1
+            yield torch.tensor(number)
+
+
+CACHED = functools.partial(Intervention, "without waiting for data", "input")
+
+
+def test_kept_batches_are_not_loaded_and_epochs_are_as_long():
+    what, data = CACHED(cached=True), Counted(40)
+    loader, epochs = DataLoader(data, batch_size=2), []
+
+    def epoch():
+        while True:
+            epochs.append(0)
+            for _ in loader:
+                epochs[-1] += 1
+                yield 2
+
+    live(epoch, what, 65)
+    assert data.read <= 2 * 8
+    assert epochs[:3] == [20, 20, 20]
+    first = data.read
+    live(epoch, what, 65)
+    assert data.read == first, "the second life loads nothing"
+    live(epoch, Intervention("as it is"), 21)
+    assert data.read == first + 42, "without it all are loaded"
+
+
+def test_a_short_epoch_stays_short():
+    data, seen = Counted(4), []
+
+    def epoch():
+        while True:
+            seen.append([len(batch) for batch in DataLoader(data, batch_size=3)])
+            yield 4
+
+    live(epoch, CACHED(cached=True), 5)
+    assert seen == [[3, 1]] * 5
+
+
+def test_loader_made_anew_each_epoch_is_known_again():
+    data = Counted(8)
+
+    def epoch():
+        while True:
+            for batch in DataLoader(data, batch_size=2):
+                yield len(batch)
+
+    live(epoch, CACHED(cached=True), 40)
+    assert data.read <= 8
+
+
+def test_a_stream_without_length():
+    data = Stream()
+
+    def endless():
+        for batch in DataLoader(data, batch_size=2):
+            yield len(batch)
+
+    assert len(live(endless, CACHED(cached=True), 50)) == 50
+    assert data.read <= 20
+
+
+def test_a_stream_that_ends_goes_on_ending():
+    seen = []
+
+    def epochs():
+        while True:
+            seen.append(0)
+            for _ in DataLoader(Stream(6), batch_size=2):
+                seen[-1] += 1
+                yield 2
+
+    live(epochs, CACHED(cached=True), 10)
+    assert seen[:3] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("lengths", [(12, 6), (6, 6)], ids=["unequal", "equal"])
+def test_two_loaders_in_one_loop_keep_their_own_batches(lengths):
+    one, two = Counted(lengths[0]), Counted(lengths[1], first=1000)
+    seen = {"one": set(), "two": set()}
+
+    def both():
+        first, second = DataLoader(one, batch_size=2), DataLoader(two, batch_size=2)
+        while True:
+            for batch in first:
+                seen["one"].update((batch[:, 0] >= 1000).tolist())
+                yield 2
+            for batch in second:
+                seen["two"].update((batch[:, 0] >= 1000).tolist())
+
+    what = CACHED(cached=True)
+    for _ in range(2):
+        live(both, what, 20)
+    assert seen == {"one": {False}, "two": {True}}
+
+
+def test_two_loaders_over_equal_kinds_of_data_of_other_shapes():
+    images = TensorDataset(torch.ones(8, 4))
+    texts = TensorDataset(torch.ones(8, 6, dtype=torch.long))
+
+    def both():
+        while True:
+            pairs = zip(DataLoader(images, 2), DataLoader(texts, 2), strict=True)
+            for (image,), (text,) in pairs:
+                assert image.shape == (2, 4)
+                assert text.shape == (2, 6)
+                yield 2
+
+    assert len(live(both, CACHED(cached=True), 10)) == 10
+
+
+def test_a_batch_that_the_loop_changes_in_place_comes_back_unchanged():
+    data, seen = TensorDataset(torch.arange(4)), []
+
+    def shifting():
+        while True:
+            for (labels,) in DataLoader(data, batch_size=2):
+                labels.sub_(1)
+                seen.append(labels.tolist())
+                yield 2
+
+    live(shifting, CACHED(cached=True), 8)
+    assert seen == [[-1, 0], [1, 2]] * 4
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_no_worker_goes_on_while_batches_are_kept(persistent):
+    alive = []
+    options = {"num_workers": 1, "persistent_workers": persistent}
+
+    def epochs():
+        loader = DataLoader(Counted(8), batch_size=2, **options)
+        while True:
+            for batch in loader:
+                alive.append(len(children()))
+                yield len(batch)
+
+    live(epochs, CACHED(cached=True), 12)
+    assert alive[-4:] == [0] * 4
+    assert not children()
+
+
+# The optimizer's step
+
+
+def weights(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def equal(ones, others):
+    return all(torch.equal(one, other) for one, other in zip(ones, others, strict=True))
+
+
+def one_step(model, optimizer, *, closure=False):
+    """Return an experiment of steps, and how often its closure was called."""
+    calls = []
+
+    def loss():
+        calls.append(torch.is_grad_enabled())
+        optimizer.zero_grad()
+        value = model(torch.ones(4, 4)).sum()
+        value.backward()
+        return value
+
+    def steps():
+        while True:
+            if closure:
+                assert optimizer.step(loss) is not None
+            else:
+                loss()
+                optimizer.step()
+            yield 4
+
+    return steps, calls
+
+
+SKIP = Intervention("without optimizer.step()", "optimizer", step="skip")
+
+
+class Own(torch.optim.Optimizer):
+    """A reader's own optimizer."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.add_(parameter.grad, alpha=-0.1)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        functools.partial(torch.optim.SGD, lr=0.1),
+        torch.optim.AdamW,
+        torch.optim.RMSprop,
+        Own,
+    ],
+    ids=["SGD", "AdamW", "RMSprop", "own"],
+)
+def test_a_skipped_step_leaves_the_parameters(kind):
+    model = nn.Linear(4, 1)
+    optimizer = kind(model.parameters())
+    steps, _ = one_step(model, optimizer)
+    before = weights(model)
+    live(steps, SKIP)
+    assert equal(weights(model), before)
+    assert not optimizer.state
+    live(steps, Intervention("as it is"))
+    assert not equal(weights(model), before)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SGD])
+def test_a_skipped_step_calls_its_closure(kind):
+    model = nn.Linear(4, 1)
+    steps, calls = one_step(model, kind(model.parameters(), lr=0.1), closure=True)
+    before = weights(model)
+    live(steps, SKIP)
+    assert calls == [True] * 5
+    assert equal(weights(model), before)
+
+
+def test_step_is_skipped_where_the_set_up_defines_the_optimizer():
+    kept = []
+
+    def steps():
+        class Late(Own):
+            def step(self, closure=None):
+                super().step()
+                kept[0].add_(1)
+
+        kept[:] = [torch.zeros(1)]
+        model = nn.Linear(4, 1)
+        optimizer = Late(model.parameters())
+        while True:
+            model(torch.ones(4, 4)).sum().backward()
+            optimizer.step()
+            yield 4
+
+    live(steps, SKIP)
+    assert kept[0].item() == 0
+
+
+def test_step_is_skipped_where_a_scheduler_took_hold_of_it_before():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 10)
+    steps, _ = one_step(model, optimizer)
+    before = weights(model)
+    live(steps, SKIP)
+    assert equal(weights(model), before)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_skipped_step_lets_schedulers_and_scalers_be():
+    def steps():
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+        scaler = torch.amp.GradScaler("cpu")
+        while True:
+            scaler.scale(model(torch.ones(4, 4)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+            yield 4
+
+    assert len(live(steps, SKIP)) == 5
+
+
+@pytest.mark.parametrize(
+    ("how", "operation"), [("fused", "_fused_adam"), ("foreach", "_foreach_")]
+)
+def test_the_step_really_becomes(how, operation):
+    names = []
+
+    def steps():
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+        while True:
+            model(torch.ones(4, 4)).sum().backward()
+            with torch.autograd.profiler.profile() as seen:
+                optimizer.step()
+            names[:] = [event.name for event in seen.function_events]
+            yield 4
+
+    live(steps, Intervention("as it is"), 2)
+    assert not any(operation in name for name in names)
+    live(steps, Intervention(how, "optimizer", step=how), 2)
+    assert any(operation in name for name in names), sorted(set(names))
+
+
+def test_a_repair_computes_the_same():
+    found = []
+    for how in (None, "fused", "foreach"):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        live(one_step(model, optimizer)[0], Intervention("x", step=how))
+        found.append(weights(model))
+    for other in found[1:]:
+        for one, two in zip(found[0], other, strict=True):
+            torch.testing.assert_close(one, two)
+
+
+def test_a_variant_that_an_optimizer_does_not_know_is_left_out():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.LBFGS(model.parameters())
+    steps, _ = one_step(model, optimizer, closure=True)
+    assert len(live(steps, Intervention("x", "optimizer", step="fused"))) == 5
+
+
+# Threads and workers
+
+
+class Threads(Dataset):
+    """Say with how many threads a worker computes."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.get_num_threads()
+
+
+def many_threads():
+    return Intervention("3 threads", "threads", threads=3)
+
+
+def in_threads():
+    """Return an experiment, and the counts that it saw, by where."""
+    seen = {"here": set(), "pool": set(), "old pool": set(), "workers": set()}
+    wide = torch.ones(300_000)
+
+    def train():
+        seen["here"].add(torch.get_num_threads())
+        torch.set_num_threads(1)
+        loader = DataLoader(Threads(), batch_size=2, num_workers=1)
+        with ThreadPoolExecutor(1) as old:
+            while True:
+                wide.add(1)
+                seen["here"].add(torch.get_num_threads())
+                look = torch.get_num_threads
+                seen["old pool"].add(old.submit(look).result())
+                with ThreadPoolExecutor(2) as pool:
+                    seen["pool"].add(pool.submit(look).result())
+                for batch in loader:
+                    seen["workers"].update(batch.tolist())
+                    yield 1
+
+    return train, seen
+
+
+def test_every_thread_gets_the_number_that_was_asked_for():
+    experiment, seen = in_threads()
+    live(experiment, many_threads(), 4)
+    assert seen == {"here": {3}, "pool": {3}, "old pool": {3}, "workers": {1}}
+    torch.set_num_threads(1)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc")
+def test_threads_of_a_pool_really_compute_with_so_many():
+    used = []
+
+    def work():
+        before = len(os.listdir("/proc/self/task"))
+        torch.ones(3_000_000).add(1)
+        used.append(len(os.listdir("/proc/self/task")) - before)
+
+    def train():
+        while True:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(work).result()
+            yield 1
+
+    live(train, many_threads(), 1)
+    assert used == [2]
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("error", [None, Broken])
+def test_fewer_workers_start_and_the_loader_forgets_it(error):
+    loader, alive = DataLoader(Counted(), batch_size=2, num_workers=3), []
+
+    def train():
+        try:
+            while True:
+                for batch in loader:
+                    alive.append(len(children()))
+                    yield len(batch)
+        finally:
+            if error:
+                raise error
+
+    before = set(vars(loader))
+    with contextlib.suppress(Broken):
+        live(train, Intervention("1 workers", "threads", workers=1), 3)
+    assert set(alive) == {1}
+    assert loader.num_workers == 3
+    assert set(vars(loader)) == before
+
+
+# Ranks
+
+
+@pytest.fixture
+def group():
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+ALONE = Intervention("without exchange", "communication", alone=True)
+
+
+def counted(monkeypatch, owner, name):
+    """Count the calls that still reach PyTorch."""
+    calls, real = [], getattr(owner, name)
+
+    def counting(*arguments, **options):
+        calls.append(name)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, counting)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "broadcast", "barrier"])
+def test_exchanges_are_left_out(group, monkeypatch, name):
+    calls = counted(monkeypatch, dist, name)
+    arguments = {"all_reduce": [torch.ones(2)], "broadcast": [torch.ones(2), 0]}
+
+    def train():
+        while True:
+            getattr(dist, name)(*arguments.get(name, []))
+            yield 1
+
+    live(train, Intervention("as it is"))
+    assert len(calls) == 5
+    live(train, ALONE)
+    assert len(calls) == 5
+
+
+def test_an_exchange_that_is_waited_for_may_be(group):
+    def train():
+        ones = torch.ones(2)
+        while True:
+            dist.all_reduce(ones, async_op=True).wait()
+            dist.all_reduce(ones, dist.ReduceOp.SUM, None, True).wait()
+            assert dist.all_reduce(ones) is None
+            yield 1
+
+    assert len(live(train, Intervention("as it is"))) == 5
+    assert len(live(train, ALONE)) == 5
+
+
+def test_ddp_does_not_exchange_gradients():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    calls = []
+
+    def hook(_, bucket):
+        calls.append(True)
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    def train():
+        model = DistributedDataParallel(nn.Linear(4, 1))
+        model.register_comm_hook(None, hook)
+        while True:
+            model(torch.ones(2, 4)).sum().backward()
+            assert model.module.weight.grad is not None
+            yield 2
+
+    try:
+        live(train, Intervention("as it is"))
+        assert len(calls) == 5
+        live(train, ALONE)
+        assert len(calls) == 5
+    finally:
+        dist.destroy_process_group()
+
+
+def test_exchange_is_left_out_where_the_set_up_makes_the_group(monkeypatch):
+    calls = counted(monkeypatch, dist, "all_reduce")
+
+    def train():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            while True:
+                dist.all_reduce(torch.ones(2))
+                yield 1
+        finally:
+            dist.destroy_process_group()
+
+    live(train, ALONE)
+    assert not calls
+    assert not dist.is_initialized()
+
+
+# Devices, as far as a device without numbers tells
+
+
+HERE = Intervention("batches already there", "transfer", on_device=True)
+
+
+def moved(make_tensors, move, what=HERE):
+    """Return what moving some tensors gives, twice."""
+    found = []
+
+    def train():
+        while True:
+            found.append([move(tensor) for tensor in make_tensors()])
+            yield 1
+
+    live(train, what, 2, devices=True)
+    return found
+
+
+def test_a_batch_is_on_the_device_already():
+    def make():
+        return [torch.ones(2, 3), torch.zeros(4)]
+
+    first, second = moved(make, lambda tensor: tensor.to("meta"))
+    assert [one.shape for one in second] == [(2, 3), (4,)]
+    assert all(one.device.type == "meta" for one in second)
+    assert all(one is two for one, two in zip(first, second, strict=True))
+    first, second = moved(make, lambda t: t.to("meta"), Intervention("as it is"))
+    assert not any(one is two for one, two in zip(first, second, strict=True))
+
+
+def test_what_does_not_change_devices_is_not_left_out():
+    first, second = moved(lambda: [torch.rand(3)], lambda tensor: tensor.to("cpu"))
+    assert not torch.equal(first[0], second[0])
+    first, second = moved(lambda: [torch.rand(3)], lambda t: t.to(torch.float64))
+    assert not torch.equal(first[0], second[0])
+    assert second[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_copies_have_the_type_that_was_asked_for(named):
+    kinds = itertools.cycle([torch.float16, torch.float64])
+
+    def move(tensor):
+        kind = next(kinds)
+        if named:
+            return tensor.to(device="meta", dtype=kind)
+        return tensor.to("meta", kind)
+
+    for found in moved(lambda: [torch.ones(3)] * 2, move):
+        assert [one.dtype for one in found] == [torch.float16, torch.float64]
+
+
+def test_tensors_of_a_model_stay_different_tensors():
+    found = []
+
+    def train():
+        model = nn.BatchNorm1d(4)
+        frozen = nn.Linear(4, 4, bias=False).requires_grad_(False)
+        other = nn.Linear(4, 4, bias=False).requires_grad_(False)
+        nn.ModuleList([model, frozen, other]).to("meta")
+        found.append(model.running_mean is not model.running_var)
+        found.append(frozen.weight.untyped_storage()._cdata != other.weight._cdata)
+        found.append(frozen.weight is not other.weight)
+        while True:
+            yield 1
+
+    live(train, HERE, 1, devices=True)
+    assert found == [True] * 3
+
+
+class Far(torch.Tensor):
+    """Numbers that seem to be on a device."""
+
+    device = property(lambda self: torch.device("meta"))
+
+
+UNREAD = Intervention("without reading numbers", "sync", unread=True)
+
+
+@pytest.mark.parametrize("name", ["item", "tolist", "__float__", "__bool__"])
+def test_numbers_are_not_read_again(monkeypatch, name):
+    calls, real = {"far": 0, "near": 0}, getattr(torch.Tensor, name)
+
+    def counting(tensor):
+        calls["far" if isinstance(tensor, Far) else "near"] += 1
+        return real(tensor)
+
+    monkeypatch.setattr(torch.Tensor, name, counting)
+    seen = []
+
+    def train():
+        far = torch.ones(1).as_subclass(Far)
+        near = torch.zeros(1)
+        while True:
+            seen.append(getattr(far, name)())
+            getattr(near, name)()
+            yield 1
+
+    live(train, UNREAD, 1, devices=True)
+    first = calls["far"]
+    live(train, UNREAD, 5, devices=True)
+    assert calls == {"far": 2 * first, "near": 1 + 5}
+    assert len({str(one) for one in seen}) == 1
+    live(train, Intervention("as it is"), 5, devices=True)
+    assert calls == {"far": 7 * first, "near": 1 + 5 + 5}
+
+
+def test_numbers_that_were_read_keep_their_kind():
+    def train():
+        count = torch.tensor(3).as_subclass(Far)
+        loss = torch.tensor(0.5).as_subclass(Far)
+        while True:
+            loss.item()
+            assert sum(1 for _ in range(count.item())) == 3
+            yield 1
+
+    assert len(live(train, UNREAD, devices=True)) == 5
+
+
+# Everything is as it was
+
+
+def entry_points():
+    """Return every attribute that a wrapper could have replaced, by owner and name."""
+
+    def below(cls):
+        return [cls, *itertools.chain(*map(below, cls.__subclasses__()))]
+
+    owners = [
+        *(
+            torch,
+            torch.Tensor,
+            torch.nn.Module,
+            torch.autograd,
+            torch.autograd.profiler,
+        ),
+        *(threading.Thread, DataLoader, _BaseDataLoaderIter, dist, torch.profiler),
+        *(_MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter, torch.optim),
+        *(
+            DistributedDataParallel,
+            torch.autograd.graph,
+            torch._tensor,
+            torch.utils.data,
+        ),
+        *(torch.autograd.profiler.record_function, torch.nn.functional),
+        *below(torch.optim.Optimizer),
+    ]
+    return {
+        (str(owner), name): value
+        for owner in owners
+        for name, value in vars(owner).items()
+        if callable(value)
+    }
+
+
+def check_entry_points(before):
+    after = entry_points()
+    changed = [key for key, value in before.items() if after.get(key) is not value]
+    assert not changed
+    assert not [key for key in after.keys() - before.keys() if key[1] != "hooked"]
+
+
+def variables():
+    """Return the environment, without what pytest writes there itself."""
+    return {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+
+
+@contextlib.contextmanager
+def untouched():
+    """Nothing that belongs to the reader or to PyTorch is changed in here."""
+    for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, Own):
+        optimizer([nn.Parameter(torch.ones(1))])  # PyTorch hooks step() at the first
+    before, state = entry_points(), reader_state()
+    environment, threads = variables(), set(threading.enumerate())
+    try:
+        yield
+    finally:
+        check_entry_points(before)
+        assert reader_state() == state
+        assert variables() == environment
+        assert set(threading.enumerate()) <= threads
+        assert not children()
+        assert not torch.autograd._profiler_enabled()
+
+
+@pytest.mark.parametrize("devices", [False, True])
+def test_entry_points_are_put_back_after_an_error(devices):
+    before = entry_points()
+    with pytest.raises(Broken), installed(devices=devices):
+        assert entry_points() != before
+        raise Broken
+
+
+def test_entry_points_of_ranks_are_put_back(group):
+    before = entry_points()
+    with installed():
+        assert entry_points() != before
+
+
+def test_no_intervention_is_at_work_outside_the_generator():
+    data = Counted(8)
+    loader = DataLoader(data, batch_size=2)
+
+    def epochs():
+        while True:
+            for batch in loader:
+                yield len(batch)
+
+    with installed():
+        what = Intervention("x", cached=True, threads=3, step="skip")
+        generator = intervene(resolve("diagnose()", epochs), what).start({})
+        next(generator)
+        torch.set_num_threads(1)
+        assert torch.get_num_threads() == 1
+        before = data.read
+        assert len(list(loader)) == 4 and data.read == before + 8
+        model = nn.Linear(4, 1)
+        steps, _ = one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        kept = weights(model)
+        next(steps())
+        assert not equal(weights(model), kept)
+        generator.close()
+
+
+def spoiled(where, error, lives):
+    """Return an experiment that changes everything, and may raise."""
+
+    def train():
+        lives.append(True)
+        torch.set_num_threads(OTHER_THREADS)
+        os.environ.setdefault("OMP_DYNAMIC", os.environ.get("OMP_DYNAMIC", "false"))
+        os.environ.pop("OMP_DYNAMIC")
+        random.random(), numpy.random.rand(), torch.rand(1)
+        if where == "set-up":
+            raise error("out of chalk")
+        data = TensorDataset(torch.ones(32, 4))
+        for number, experiment_step in enumerate(train_steps(data)):
+            late = where == "counterfactual" and len(lives) > 2
+            if (where == "step" and number == 2) or (late and number == 1):
+                raise error("out of chalk")
+            yield experiment_step
+
+    def train_steps(data):
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        while True:
+            for (batch,) in DataLoader(data, batch_size=8):
+                model(batch).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                time.sleep(0.001)
+                yield 8
+
+    return train
+
+
+@pytest.mark.parametrize("where", ["nowhere", "set-up", "step", "counterfactual"])
+@pytest.mark.parametrize("error", [Broken, KeyboardInterrupt])
+def test_everything_is_as_it_was(where, error):
+    lives = []
+    experiment = spoiled(where, error, lives)
+    if where == "nowhere":
+        kit.diagnose(experiment)
+    elif error is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            kit.diagnose(experiment)
+    else:
+        place = {"set-up": "set-up", "step": "step 3", "counterfactual": "step 2"}
+        words = ("train()", place[where], "Broken", "out of chalk")
+        refused(lambda: kit.diagnose(experiment), *words)
+    assert len(lives) > 2 or where in ("set-up", "step")
+
+
+def bits(value):
+    """Return all that a state dict, or a list of tensors, holds, as plain values."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape), value.detach().numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: bits(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [bits(one) for one in value]
+    return copy.copy(value)
+
+
+@pytest.mark.parametrize("error", [None, Broken])
+def test_what_the_experiment_closes_over_is_put_back_bit_for_bit(error):
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters())
+    loader = DataLoader(TensorDataset(torch.randn(16, 4)), batch_size=4)
+    model(torch.randn(4, 4)).sum().backward()
+    optimizer.step()
+
+    def look():
+        gradients = [parameter.grad for parameter in model.parameters()]
+        return bits([model.state_dict(), gradients, optimizer.state_dict()])
+
+    def train():
+        number = 0
+        while True:
+            for (batch,) in loader:
+                optimizer.zero_grad()
+                model(batch).square().sum().backward()
+                optimizer.step()
+                number += 1
+                if error and number > 4:
+                    raise error
+                yield 4
+
+    before, attributes = look(), dict(vars(loader))
+    tensors = [*map(id, model.parameters()), *map(id, model.buffers())]
+    with contextlib.suppress(ExperimentError):
+        kit.diagnose(train)
+    assert look() == before
+    assert [*map(id, model.parameters()), *map(id, model.buffers())] == tensors
+    assert all(vars(loader)[name] is value for name, value in attributes.items())
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_with_workers_is_as_it_was(persistent):
+    options = {"num_workers": 3, "persistent_workers": persistent}
+    loader = DataLoader(TensorDataset(torch.ones(64, 4)), batch_size=8, **options)
+    model = nn.Linear(4, 1)
+
+    def train():
+        while True:
+            for (batch,) in loader:
+                model(batch).sum().backward()
+                yield 8
+
+    found = kit.diagnose(train)
+    assert "input" in found.savings
+    assert loader.num_workers == 3
+    assert loader.persistent_workers is persistent
+    assert not children()
+    if not persistent:
+        assert len(list(loader)) == 8
+
+
+def test_a_loader_with_persistent_workers_can_be_used_afterwards():
+    options = {"num_workers": 1, "persistent_workers": True}
+    loader = DataLoader(TensorDataset(torch.ones(64, 4)), batch_size=8, **options)
+
+    def train():
+        while True:
+            for (batch,) in loader:
+                yield len(batch)
+
+    kit.diagnose(train)
+    assert len(list(loader)) == 8
+    loader._iterator = None
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("seconds", [None, 0, -1, math.nan, math.inf, "20", True])
+def test_seconds_that_are_no_time(seconds):
+    message = refused(lambda: kit.diagnose(train, seconds=seconds), "diagnose()")
+    assert f"seconds={seconds!r}" in message
+
+
+def test_the_message_does_not_propose_what_is_refused():
+    message = refused(lambda: kit.diagnose(train, seconds=0), "diagnose()")
+    assert "seconds=None" not in message
+
+
+def test_other_bad_input():
+    refused(lambda: kit.diagnose(train, on=3), "diagnose()", "on=3")
+    refused(lambda: kit.diagnose(train, lrr=3), "diagnose()", "lrr", "lr")
+    refused(lambda: kit.diagnose(3), "diagnose()")
+
+
+def test_what_returns_no_generator():
+    refused(lambda: kit.diagnose(lambda: 3), "int", "not a generator")
+
+
+def test_set_up_only():
+    def train(*, lr=0.1):
+        if lr is None:
+            yield
+
+    refused(lambda: kit.diagnose(train), "train(lr=0.1)", "yield")
+
+
+def test_yields_once():
+    def train():
+        nn.Linear(4, 1)(torch.ones(4)).backward()
+        yield 1
+
+    refused(lambda: kit.diagnose(train), "train()", "while True:")
+
+
+def test_error_message_is_short_and_has_its_cause():
+    def train():
+        yield 1
+        yield 1
+        raise Broken("x" * 5000 + "\n" * 50)
+
+    with pytest.raises(ExperimentError) as caught:
+        kit.diagnose(train)
+    message = str(caught.value)
+    assert isinstance(caught.value.__cause__, Broken)
+    assert len(message.splitlines()) <= 6 and len(message) < 1000
+
+
+def test_a_profiler_outside():
+    with torch.profiler.profile() as theirs:
+        torch.ones(3).add(1)
+        refused(lambda: kit.diagnose(train), "diagnose()", "profiler")
+        torch.ones(3).mul(2)
+    names = {event.key for event in theirs.key_averages()}
+    assert {"aten::add", "aten::mul"} <= names, "theirs goes on"
+
+
+@pytest.mark.parametrize("kind", ["whole", "step", "legacy"])
+def test_a_profiler_inside(kind):
+    profiler = {
+        "whole": torch.profiler.profile,
+        "step": torch.profiler.profile,
+        "legacy": torch.autograd.profiler.profile,
+    }[kind]
+
+    def train():
+        with contextlib.ExitStack() as stack:
+            if kind != "step":
+                stack.enter_context(profiler())
+            while True:
+                with profiler() if kind == "step" else contextlib.nullcontext():
+                    torch.ones(3).add(1)
+                yield 1
+
+    refused(lambda: kit.diagnose(train), "train()", "profiler")
+
+
+def test_a_loop_that_never_touches_pytorch():
+    def count():
+        while True:
+            time.sleep(0.001)
+            yield 1
+
+    found = kit.diagnose(count)
+    assert found.shares == {"python": pytest.approx(1)}
+    assert found.overhead == 0
+    assert set(found.savings) <= {"python", "threads", "overhead"}
+    assert "count()" in repr(found)
+    json.dumps(found.to_dict())
+
+
+def test_a_step_with_very_many_events_is_bounded_and_said(monkeypatch):
+    monkeypatch.delenv("KIT_SMOKE")
+    monkeypatch.setattr(trace, "MOST_EVENTS", 100)
+
+    def train():
+        while True:
+            for _ in range(30):
+                torch.ones(1).add(1)
+            yield 1
+
+    found = kit.diagnose(train, seconds=1.0)
+    made = found.profile.trace
+    assert made.steps == 1
+    said = [note for note in found.profile.notes if "events" in note]
+    assert len(said) == 1
+    assert said[0] in repr(found) and said[0] in found.to_dict()["notes"]
+
+
+def test_ddp_wrapped_model():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        steps, _ = one_step(model, optimizer)
+        before = weights(model)
+        found = kit.diagnose(steps)
+        assert found.shares["backward"] > 0
+        assert equal(weights(model), before)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_compiled_model(backend):
+    if backend == "inductor" and not any(map(shutil.which, ["c++", "g++", "clang++"])):
+        pytest.skip("compiling needs a C++ compiler, and there is none")
+    model = torch.compile(nn.Linear(4, 1), backend=backend)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps, _ = one_step(model, optimizer)
+    next(steps())  # compile outside
+    found = kit.diagnose(steps)
+    assert found.shares["forward"] > 0 and found.shares["backward"] > 0
+
+
+# What is concluded
+
+
+def work(compute=0.0, memory=0.0, overhead=0.0):
+    return Work(compute, memory, overhead, 0.0, 100.0)
+
+
+NO_WORK = work()
+
+
+def evidence(shares=None, *, work=NO_WORK, threads=2, cores=2, **more):
+    """Return what a profiled run of one second a step might say."""
+    options = {
+        "shares_by_step": {"python": [0.0], "overhead": [0.0], "loops": [0.0]},
+        "step_seconds": 1.0,
+        "optimizers": ["AdamW"],
+        "children": 0,
+        **more,
+    }
+    shares = shares or {"forward": 0.4, "backward": 0.6}
+    return Evidence(shares, work=work, threads=threads, cores=cores, **options)
+
+
+def conclude(rates=None, **savings):
+    """Conclude from the speeds (value, low, high) without each cause."""
+    options = {name: savings.pop(name) for name in ("work",) if name in savings}
+    ratios = {
+        cause: Ratio(value, low, high, stats.judge_ratio(low, high))
+        for cause, (value, low, high) in savings.items()
+    }
+    rates = rates or {"compute": 0.5, "memory": 0.5}
+    return causes.conclude(ratios, evidence(**options), rates)
+
+
+SURE, WIDE, NOTHING = (2.0, 1.9, 2.1), (1.6, 0.8, 3.2), (1.0, 0.99, 1.01)
+UNKNOWN = (math.nan, math.nan, math.nan)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        *("input", "transfer", "python", "overhead", "sync"),
+        *("optimizer", "threads", "communication"),
+    ],
+)
+def test_a_large_and_sure_saving_is_the_verdict(cause):
+    assert conclude(**{cause: SURE, "other": NOTHING}).verdict == cause
+
+
+@pytest.mark.parametrize(
+    "speed",
+    [
+        NOTHING,
+        WIDE,
+        UNKNOWN,
+        (0.5, 0.4, 0.6),
+        (1.5, 1 / 0.97 - 0.001, 2.0),
+        (1.0, 0.1, 10.0),
+    ],
+)
+@pytest.mark.parametrize("cause", ["input", "overhead", "threads", "optimizer"])
+def test_what_is_not_sure_is_not_said(cause, speed):
+    verdict, reason = conclude(**{cause: speed})
+    assert verdict is None
+    assert reason
+
+
+def test_the_reason_tells_wide_intervals_from_small_savings():
+    wide, small = conclude(input=WIDE).reason, conclude(input=NOTHING).reason
+    assert "wide" in wide and "seconds" in wide
+    assert "3%" in small.replace(" ", "") and "wide" not in small
+
+
+def test_a_saving_that_is_not_known_is_not_called_nothing():
+    assert "saves more than" not in conclude(input=UNKNOWN).reason
+
+
+def test_nothing_was_suspected():
+    verdict, reason = conclude()
+    assert verdict is None and reason
+
+
+def test_the_largest_saving_wins():
+    assert conclude(input=(3, 2.5, 3.5), python=SURE).verdict == "input"
+    assert conclude(input=WIDE, python=SURE).verdict == "python"
+
+
+def test_threads_are_the_simplest_repair():
+    assert conclude(threads=(1.8, 1.7, 1.9), overhead=SURE).verdict == "threads"
+    assert conclude(threads=(1.1, 1.08, 1.12), input=(5, 4, 6)).verdict == "input"
+
+
+def test_useful_work_is_good_news():
+    verdict, reason = conclude(work=work(compute=0.8), rates={"compute": 0.71})
+    assert verdict == "compute"
+    assert "80" in reason and "71" in reason
+    rates = {"compute": 0.1, "memory": 0.82}
+    verdict, reason = conclude(work=work(memory=0.7), rates=rates)
+    assert verdict == "memory"
+    assert "70" in reason and "82" in reason
+
+
+def test_moving_little_is_not_the_bandwidth():
+    rates = {"compute": 0.1, "memory": 0.05}
+    assert conclude(work=work(memory=0.7), rates=rates).verdict is None
+
+
+@pytest.mark.parametrize("cause", ["optimizer", "overhead"])
+def test_a_necessary_share_of_a_healthy_loop_is_no_fault(cause):
+    saves_a_third = (1.5, 1.45, 1.55)
+    found = conclude(work=work(compute=0.55), **{cause: saves_a_third})
+    assert found.verdict == "compute"
+
+
+def test_a_real_wait_is_said_beside_much_useful_work():
+    assert conclude(work=work(compute=0.55), input=(1.5, 1.4, 1.6)).verdict == "input"
+
+
+def test_one_step_alone_gives_no_interval():
+    found = causes.estimate([0.5], "1")
+    assert found.value == pytest.approx(2.0)
+    assert found.low != found.high, "one step cannot tell how sure it is"
+    assert found.verdict != "faster"
+
+
+def test_a_share_says_what_would_be_without_it():
+    found = causes.estimate([0.5, 0.5, 0.5, 0.5001], "4")
+    assert found.value == pytest.approx(2.0, rel=1e-3)
+    assert found.low <= found.value <= found.high
+    assert found.verdict == "faster"
+    assert causes.estimate([0.0, 0.9, 0.0, 0.9], "4").verdict == "cannot tell"
+    assert causes.estimate([0.0] * 4, "4").value == 1
+    assert math.isfinite(causes.estimate([1.0] * 4, "4").value)
+
+
+def test_saved_time():
+    assert causes.saved(Ratio(2.0, 1.6, 2.5, "")) == pytest.approx((0.5, 0.375, 0.6))
+
+
+@pytest.mark.parametrize(
+    ("phase", "cause"),
+    [
+        ("input", "input"),
+        ("copies", "transfer"),
+        ("sync", "sync"),
+        ("communication", "communication"),
+        ("optimizer", "optimizer"),
+    ],
+)
+def test_only_what_takes_time_is_suspected(phase, cause):
+    for share, expected in ((0.3, True), (0.01, False)):
+        suspects = causes.suspect(evidence({phase: share, "forward": 1 - share}))
+        assert (cause in {what.cause for what in suspects}) is expected
+        assert len({what.label for what in suspects}) == len(suspects)
+
+
+def test_workers_that_take_the_cores_are_suspected():
+    suspects = causes.suspect(evidence(children=8))
+    assert any(what.workers for what in suspects)
+    assert any(what.cached for what in suspects)
+
+
+def test_other_numbers_of_threads_are_tried():
+    for threads, cores, expected in ((1, 2, {2}), (8, 2, {2}), (2, 2, {1})):
+        suspects = causes.suspect(evidence(threads=threads, cores=cores))
+        assert {w.threads for w in suspects if w.threads} == expected
+    assert not [w for w in causes.suspect(evidence(threads=1, cores=1)) if w.threads]
+
+
+FASTER, SLOWER = Ratio(1.5, 1.4, 1.6, "faster"), Ratio(0.5, 0.4, 0.6, "slower")
+
+
+def test_every_verdict_has_advice():
+    assert causes.advise(None, {}, evidence()) is None
+    verdicts = ["input", "transfer", "python", "overhead", "sync", "optimizer"]
+    for verdict in [*verdicts, "compute", "memory", "threads", "communication"]:
+        advice = causes.advise(verdict, {}, evidence())
+        assert advice.sentence.endswith(".") and advice.code and advice.chapter
+        assert "\n" not in advice.code
+
+
+def test_advice_is_the_repair_that_was_measured():
+    repairs = {"1 threads": FASTER, "2 workers": Ratio(1.2, 1.1, 1.3, "faster")}
+    advice = causes.advise("threads", repairs, evidence())
+    assert advice.code == "torch.set_num_threads(1)"
+    advice = causes.advise("threads", {"2 workers": FASTER}, evidence())
+    assert "num_workers=2" in advice.code
+    advice = causes.advise("optimizer", {"fused=True": FASTER}, evidence())
+    assert "AdamW" in advice.code and "fused=True" in advice.code
+
+
+@pytest.mark.parametrize("name", ["fused=True", "foreach=True"])
+def test_no_advice_for_what_was_measured_to_be_slower(name):
+    advice = causes.advise("optimizer", {name: SLOWER}, evidence())
+    assert name not in advice.code
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop", "LBFGS", "Own"])
+def test_the_advised_line_runs(name):
+    advice = causes.advise("optimizer", {}, evidence(optimizers=[name]))
+    eval(advice.code, {"torch": torch, "model": nn.Linear(4, 1)})
+
+
+# The report
+
+
+BOLD = "<b>bold</b>"
+
+
+def waits(*, name=BOLD, pause=0.02):
+    """Wait for data."""
+
+    class Slow(Counted):
+        def __getitem__(self, index):
+            time.sleep(pause)
+            return super().__getitem__(index)
+
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        for batch in DataLoader(Slow(), batch_size=1):
+            loss = model(batch).sum()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            yield 1, {"loss": loss.item()}
+
+
+def does_not_wait(*, name=BOLD, pause=0.02):
+    yield from waits(name=name, pause=0.0)
+
+
+def has_no_knob():
+    yield from waits(pause=0.0)
+
+
+@functools.cache
+def diagnosed():
+    """Diagnose a loop that waits, for long enough to be sure."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("KIT_SMOKE")
+        return kit.diagnose(waits, seconds=3.0)
+
+
+def test_a_loop_that_waits_for_data_is_told_so():
+    found = diagnosed()
+    assert found.verdict == "input"
+    assert found.shares["input"] > 0.8
+    assert found.savings["input"].verdict == "faster"
+    assert found.savings["input"].low > 3
+    assert found.advice.chapter.startswith("03")
+    assert "data" in found.sentence() and "saves" in found.sentence()
+    assert found.step_seconds > 0.02
+    assert 0 <= found.overhead < 0.2
+    assert all(0 <= rate <= 1.5 for rate in found.rates.values())
+
+
+def number(text):
+    return float(text.strip().replace("−", "-").replace(",", ""))
+
+
+def seconds(text):
+    value, unit = text.split()
+    return number(value) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+
+
+def test_repr_tells_it_all():
+    found = diagnosed()
+    said = repr(found)
+    assert said.startswith(found.sentence())
+    table = re.compile(r"^(.+?) {2,}([\d.]+)\s?% +([\d.,]+ [mµn]?s)\s*$", re.MULTILINE)
+    rows = {
+        name: (number(share) / 100, seconds(t))
+        for name, share, t in table.findall(said)
+    }
+    assert set(rows) == {PHASES[phase] for phase in found.shares}
+    for phase, share in found.shares.items():
+        told, each = rows[PHASES[phase]]
+        assert told == pytest.approx(share, abs=0.006)
+        assert each == pytest.approx(share * found.step_seconds, rel=0.06)
+    assert found.advice.code in said and found.advice.sentence in said
+    assert found.advice.chapter in said
+    saved = causes.saved(found.savings["input"])
+    assert f"{100 * saved.value:.0f} %" in said
+    assert "[" in said
+
+
+def test_repr_names_lines_that_read_tensors():
+    assert "test_diagnosis.py" in repr(diagnosed())
+    assert "loss.item()" in repr(diagnosed())
+
+
+def test_picture_in_words_has_all_numbers():
+    found = diagnosed()
+    alt = found.plot().alt
+    assert found.sentence() in alt
+    for phase, share in found.shares.items():
+        said = alt.split(f"{PHASES[phase]}: ")[1].split(" %")[0]
+        assert number(said) / 100 == pytest.approx(share, abs=0.006)
+    for value in causes.saved(found.savings["input"]):
+        assert f"{100 * value:.0f} %" in alt
+    assert "overhead" in alt
+
+
+def test_timeline_of_a_diagnosis():
+    alt = diagnosed().timeline(2).alt
+    assert "main thread" in alt and "waiting for data" in alt and "%" in alt
+    assert diagnosed().timeline(10**6).alt, "no more than were recorded"
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, None])
+def test_timeline_of_no_steps(steps):
+    refused(lambda: diagnosed().timeline(steps), f"steps={steps}")
+
+
+def test_dict_can_be_written_as_json():
+    written = diagnosed().to_dict()
+    again = json.loads(json.dumps(written, allow_nan=False))
+    assert again["verdict"] == "input"
+    assert again["shares"] == pytest.approx(diagnosed().shares)
+    assert again["savings"].keys() == diagnosed().savings.keys()
+    assert again["advice"]["code"] == diagnosed().advice.code
+    assert again["sentence"] == diagnosed().sentence()
+
+
+def test_dict_of_what_is_not_known_can_be_written_too():
+    unknown = Ratio(*UNKNOWN, "cannot tell", "too few pairs")
+    found = dataclasses.replace(diagnosed(), savings={"input": unknown})
+    assert "nan" not in repr(found).lower()
+    assert "nan" not in found.plot().alt.lower()
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+class Page(html.parser.HTMLParser):
+    """What is on a page: its tags, its texts, and the words for its pictures."""
+
+    VOID = ("meta", "img", "br", "hr", "link", "input", "col")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.alts, self.text = [], [], [], ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "img":
+            self.alts.append(dict(attributes).get("alt", ""))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_page_is_complete_and_escaped():
+    found = diagnosed()
+    text = found.to_html()
+    assert text.lower().startswith("<!doctype html>")
+    page = Page(text)
+    assert not page.open
+    assert {"html", "head", "title", "body", "img"} <= set(page.tags)
+    assert "b" not in page.tags and BOLD not in text
+    assert BOLD in page.text
+    assert found.sentence() in page.text
+    assert found.advice.code in page.text
+    assert len(page.alts) >= 2 and all(page.alts)
+    assert not re.search(r"(src|href)=[\"']?https?:", text)
+
+
+def test_notebook_shows_the_same_escaped():
+    page = Page(diagnosed()._repr_html_())
+    assert not page.open and "b" not in page.tags
+    assert all(page.alts) and page.alts
+
+
+def test_escaped_even_where_an_error_or_a_file_is_named_so():
+    def train(*, name="<i>&amp;\"'"):
+        while True:
+            yield 1
+
+    page = Page(kit.diagnose(train).to_html())
+    assert "i" not in page.tags and "<i>&amp;" in page.text
+
+
+def test_verify_says_what_was_predicted_and_what_is_gained():
+    found = diagnosed()
+    done = found.verify(does_not_wait, seconds=1.0)
+    assert done.predicted == found.savings["input"]
+    assert done.comparison.ratio.value > 3
+    for said in (repr(done), done._repr_html_(), done.sentence()):
+        assert "predicted" in said and said.count("%") >= 2
+
+
+def test_verify_takes_a_repair_without_the_knobs():
+    found = diagnosed().verify(has_no_knob, seconds=1.0)
+    assert found.comparison.ratio.value > 3
+
+
+def test_verify_gives_the_knobs_that_it_has():
+    seen = []
+
+    def other(*, name="other", pause=3.0):
+        seen.append((name, pause))
+        yield from waits(pause=0.0)
+
+    diagnosed().verify(other, seconds=1.0)
+    assert set(seen) == {(BOLD, 0.02)}
+
+
+def test_verify_refuses_what_is_no_experiment():
+    found = diagnosed()
+    for fixed in (3, lambda: 3, None):
+        with pytest.raises(ExperimentError) as caught:
+            found.verify(fixed)
+        assert len(str(caught.value).splitlines()) <= 6
+
+
+def test_a_healthy_verdict_has_nothing_to_predict():
+    found = dataclasses.replace(
+        diagnosed(), verdict=None, reason="nothing saves more than 3%", advice=None
+    )
+    assert "nothing saves more than 3%" in repr(found)
+    assert "try " not in repr(found)
+    assert Page(found.to_html()).text.count("nothing saves more than 3%")
+    assert found.verify(does_not_wait, seconds=1.0).predicted is None
+
+
+def test_two_diagnoses_at_once_take_turns():
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: kit.diagnose(train), range(2)))
+    assert all(math.fsum(one.shares.values()) == pytest.approx(1) for one in found)
