@@ -235,19 +235,20 @@ def conclude(
             f"{memory:.0%} of the step moves numbers through memory, at "
             f"{rates['memory']:.0%} of this machine's measured bandwidth",
         )
-    return Conclusion(None, _explain(fractions, sure))
+    return Conclusion(None, _explain(savings, fractions, sure))
 
 
 def _explain(
-    fractions: Mapping[str, stats.Estimate], sure: Mapping[str, stats.Estimate]
+    savings: Mapping[str, Ratio],
+    fractions: Mapping[str, stats.Estimate],
+    sure: Mapping[str, stats.Estimate],
 ) -> str:
-    if not sure:
-        wide = [c for c, f in fractions.items() if f.high > _WORTH_A_REPAIR]
-        if wide:
-            return (
-                f"removing {', '.join(wide)} may save something, but the intervals are "
-                "too wide to tell; give it more seconds"
-            )
-        return f"nothing that was left out saves more than {LEAST_SAVING:.0%}"
-    names = ", ".join(sure)
-    return f"no single cause stands out; small savings are possible ({names})"
+    """Say why there is no verdict."""
+    likely = [c for c, f in fractions.items() if f.value > _WORTH_A_REPAIR]
+    if unsure := [cause for cause in likely if cause not in sure]:
+        most = max(unsure, key=lambda cause: fractions[cause].value)
+        return f"removing {most!r} may save something; {savings[most].reason}"
+    if sure:
+        names = ", ".join(sure)
+        return f"no single cause stands out; small savings are possible ({names})"
+    return f"nothing that was left out saves more than {LEAST_SAVING:.0%}"

@@ -229,10 +229,9 @@ def spectrograms_unpacked(*, compressed=True):
 
 
 def too_few_workers(*, num_workers=1):
-    """Train on photos that one worker decodes."""
-    loader = DataLoader(
-        jpeg_photos(56), 8, num_workers=num_workers, persistent_workers=True
-    )
+    """Train on photos that one worker fetches from a store and decodes."""
+    stored = Distant(jpeg_photos(56), 0.002)
+    loader = DataLoader(stored, 8, num_workers=num_workers, persistent_workers=True)
     model = cnn(8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1000)

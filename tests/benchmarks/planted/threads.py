@@ -138,10 +138,7 @@ def autoencoder_on_many_threads(*, threads_per_core=4):
         nn.Conv2d(1, 16, 3, stride=2, padding=1),
         nn.BatchNorm2d(16),
         nn.ELU(),
-        nn.Conv2d(16, 8, 3, padding=1),
-        nn.BatchNorm2d(8),
-        nn.ELU(),
-        nn.ConvTranspose2d(8, 1, 4, stride=2, padding=1),
+        nn.ConvTranspose2d(16, 1, 4, stride=2, padding=1),
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     for (images,) in batches(32, numbers(320, 1, 32, 32)):
