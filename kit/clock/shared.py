@@ -25,6 +25,12 @@ class SharedObjects:
         self.names: list[str] = []
         self._restorers: list[Callable[[], None]] = []
         for name, value in referred_objects(experiment.function, knobs):
+            if isinstance(value, torch.utils.data.DataLoader):
+                # Workers that persist end with the run that started them.
+                if vars(value).get("_iterator") is None:
+                    forget = functools.partial(vars(value).update, _iterator=None)
+                    self._restorers.append(forget)
+                continue
             if isinstance(value, torch.nn.Module):
                 self._restorers.append(_keep_module(value))
             elif isinstance(value, torch.optim.Optimizer):

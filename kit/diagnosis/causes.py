@@ -18,8 +18,10 @@ LEAST_SAVING = 0.03
 _WORTH_A_REPAIR = 0.10
 #: Useful work takes most of a step from this fraction on.
 _MOST = 0.5
-#: Memory traffic is "near the bandwidth" from this share of a copy's on.
-_NEAR_BANDWIDTH = 0.35
+#: Memory traffic is "near the bandwidth" from this share of a copy's on: operations
+#: write into fresh memory, and not in the order in which it lies.
+_NEAR_BANDWIDTH = 0.2
+_LEAST_RATE = 0.01
 #: Costs of training itself: they can be lowered, seldom removed.
 _NECESSARY = ("optimizer", "overhead")
 #: Another number of threads is the simplest of all repairs.
@@ -154,11 +156,19 @@ def advise(
             "workers": f"DataLoader(dataset, batch_size, num_workers={number})",
         }
         return advice._replace(code=line[kind])
-    if verdict == "optimizer" and evidence.optimizers:
+    if verdict == "optimizer":
         fused = [name for name in better if name.endswith("=True")]
-        kind = fused[0] if fused else "foreach=True"
-        name = evidence.optimizers[0]
-        return advice._replace(code=f"torch.optim.{name}(model.parameters(), {kind})")
+        code = "if step % 2: optimizer.step()  # gradients of two batches, accumulated"
+        if fused and evidence.optimizers:
+            name = evidence.optimizers[0]
+            code = f"torch.optim.{name}(model.parameters(), {fused[0]})"
+        elif (
+            evidence.shares_by_step.get("loops", ())
+            and max(evidence.shares_by_step["loops"])
+            > evidence.shares.get("optimizer", 0) / 2
+        ):
+            code = "torch._foreach_mul_(list_of_tensors, factor)  # not one by one"
+        return advice._replace(code=code)
     if verdict == "input" and evidence.children:
         return advice._replace(
             code="kit.tuning.tune_loader(make_loader)  # how many workers, measured"
@@ -176,14 +186,20 @@ def saved(ratio: Ratio) -> stats.Estimate:
 
 
 def estimate(shares: Sequence[float], steps: str) -> Ratio:
-    """Return the ratio of speeds if a share of each step were not there."""
-    share, low, high = stats.student_interval(shares)
-    low, high = (share, share) if math.isnan(low) else (low, high)
-    ends = (1 / (1 - min(max(x, 0.0), 0.999)) for x in (share, low, high))
-    value, bottom, top = ends
-    verdict = stats.judge_ratio(bottom, top)
+    """Return the ratio of speeds if a share of each step were not there.
+
+    >>> estimate([0.5, 0.5], "2").value
+    2.0
+    """
     reason = f"by its share of {steps} profiled steps: it cannot be left out"
-    return Ratio(value, bottom, top, verdict, reason)
+    value, low, high = (
+        1 / (1 - min(max(share, 0.0), 0.999))
+        for share in stats.student_interval(shares)
+    )
+    if len(shares) < 2:
+        reason = "one profiled step has no interval; diagnose smaller steps"
+        return Ratio(value, math.nan, math.nan, "cannot tell", reason)
+    return Ratio(value, low, high, stats.judge_ratio(low, high), reason)
 
 
 class Conclusion(NamedTuple):
@@ -224,11 +240,10 @@ def conclude(
     if best:
         return Conclusion(best, "")
     if useful >= _MOST and compute >= memory:
-        return Conclusion(
-            "compute",
-            f"{compute:.0%} of the step is matrix products and the like, at "
-            f"{rates['compute']:.0%} of this machine's measured peak",
-        )
+        said = f"{compute:.0%} of the step is matrix products and the like"
+        if rates["compute"] >= _LEAST_RATE:  # else what they do could not be counted
+            said += f", at {rates['compute']:.0%} of this machine's measured peak"
+        return Conclusion("compute", said)
     if useful >= _MOST and rates["memory"] >= _NEAR_BANDWIDTH:
         return Conclusion(
             "memory",

@@ -20,6 +20,7 @@ from kit.diagnosis.causes import Evidence
 from kit.diagnosis.interventions import Intervention, installed, intervene
 from kit.diagnosis.profiling import Profile, record
 from kit.diagnosis.result import Diagnosis
+from kit.figures import format_value
 from kit.machine import this_machine
 from kit.progress import Progress
 
@@ -52,18 +53,20 @@ def diagnose(
     >>> sorted(diagnose(train, seconds=3.0).shares)[:2]
     ['backward', 'forward']
     """
-    if seconds is None:
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not (number and 0 < seconds < math.inf):
         raise ExperimentError(
-            "diagnose(): seconds=None asks for whole runs, and a diagnosis looks at "
-            "single steps.\nGive it a number of seconds, 20 as a rule."
+            f"diagnose(): seconds={format_value(seconds)} is not a time that it may "
+            "take.\nA diagnosis looks at single steps: say how many seconds, 20 as a "
+            "rule."
         )
     check_arguments("diagnose()", seconds, 1, on)
     resolved = resolve("diagnose()", experiment)
     bound = resolved.bind("diagnose()", knobs)
     call, shared = describe(resolved.name, bound), SharedObjects(resolved, bound)
-    with Progress(f"diagnosing {call}") as progress:
+    with Progress(f"diagnosing {call}") as progress, take_turn(progress):
         progress.begin(0, 1, seconds)
-        with installed(), take_turn(progress), contextlib.closing(shared):
+        with installed(), contextlib.closing(shared):
             profile = record(resolved, bound, progress, shared, seconds=seconds)
         suspects = causes.suspect(gather(profile))
         progress.begin(0, 1, seconds)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
+import inspect
+import math
 import os
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kit.clock.experiment import Experiment
+from kit.clock.origin import referred_objects
 from kit.diagnosis.trace import BACKWARD, LOADER, STEP
 
 #: So many batches are kept, if they fit into so many bytes.
@@ -53,12 +56,28 @@ class Intervention:
 
 @dataclass
 class _Life:
-    """An intervention at work in one generator, and what it has kept for it."""
+    """An intervention at work in one generator, and what it has kept for it.
+
+    `begun` is set when set-up is over; `calls` counts, in each step, what is answered
+    with something kept.
+    """
 
     what: Intervention
     pid: int = field(default_factory=os.getpid)
+    begun: bool = False
+    calls: int = 0
     kept: dict[Any, Any] = field(default_factory=dict)
     undo: list[Callable[[], object]] = field(default_factory=list)
+
+    def answer(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what the same call of an earlier step got, from the second step on."""
+        self.calls += 1
+        if not self.begun:
+            return make()
+        place = self.calls, key
+        if place not in self.kept:
+            self.kept[place] = make()
+        return self.kept[place]
 
 
 class _Now:
@@ -69,31 +88,58 @@ class _Now:
 
 def intervene(experiment: Experiment, what: Intervention) -> Experiment:
     """Return the experiment with an intervention that is at work while it runs."""
-    driven = functools.partial(_drive, experiment.function, what)
+    driven = functools.partial(_drive, experiment, what)
     return replace(experiment, function=driven)
 
 
 def _drive(
-    function: Callable[..., Any], what: Intervention, /, **knobs: object
+    experiment: Experiment, what: Intervention, /, **knobs: object
 ) -> Generator[Any, None, None]:
     life, mark = _Life(what), _make_mark() if what.marked else None
-    with _at_work(life):
-        generator = function(**knobs)
     try:
-        while True:
-            with _at_work(life):
-                try:
-                    value = next(generator)
-                except StopIteration:
-                    return
-            if mark is not None:
-                mark()
-            yield value
-    finally:
+        _reach_optimizers(experiment, knobs, life)
         with _at_work(life):
-            generator.close()
+            generator = experiment.start(knobs)
+        try:
+            while True:
+                with _at_work(life):
+                    try:
+                        value = next(generator)
+                    except StopIteration:
+                        return
+                life.begun, life.calls = True, 0
+                if mark is not None:
+                    mark()
+                yield value
+        finally:
+            with _at_work(life):
+                generator.close()
+    finally:
         for put_back in life.undo:
             put_back()
+
+
+def _reach_optimizers(
+    experiment: Experiment, knobs: Mapping[str, object], life: _Life
+) -> None:
+    """Wrap steps that a scheduler has put into closed-over optimizers themselves."""
+    import torch
+
+    if life.what.step is None:
+        return
+    for _, value in referred_objects(experiment.function, knobs):
+        own = vars(value) if isinstance(value, torch.optim.Optimizer) else {}
+        if "step" in own:
+            kept = own["step"]
+            own["step"] = functools.partial(_take_step, kept, value)
+            own["step"]._wrapped_by_lr_sched = True
+            life.undo.append(functools.partial(own.update, step=kept))
+
+
+def _take_step(
+    kept: Callable[..., Any], optimizer: Any, *arguments: Any, **options: Any
+) -> Any:
+    return _step(lambda _, *a, **o: kept(*a, **o), optimizer, *arguments, **options)
 
 
 class _at_work:  # noqa: N801 (a context manager, as quick as can be)
@@ -160,7 +206,8 @@ def _wrap_all(wrap: Wrap, devices: bool) -> None:
     for optimizer in _subclasses(torch.optim.Optimizer):
         if "step" in vars(optimizer):
             wrap(optimizer, "step", _wrap_step)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    wrap(torch.optim.Optimizer, "_patch_step_function", _wrap_later_steps(wrap))
+    if torch.distributed.is_available():
         _wrap_exchanges(wrap)
     if devices:  # torch.compile looks at these, so they are left alone elsewhere
         for name in ("to", "cuda"):
@@ -238,27 +285,88 @@ def _cached(loader: Any, real: Callable[..., Any], life: _Life) -> Iterator[Any]
     except TypeError:
         length = None
     key = type(loader.dataset), length, loader.batch_size
-    kept = life.what.batches.get(key)
-    if kept is None:
-        kept, source = [], real(loader)
+    kept = _find_kept(life.what.batches.setdefault(key, []), loader.dataset, life)
+    if kept.length is None:
+        source = real(loader)
         for batch in source:
-            kept.append(batch)
-            if len(kept) >= _MOST_BATCHES or len(kept) * _size(batch) > _MOST_BYTES:
+            kept.keep(batch)
+            if kept.is_full():
                 break
+        else:
+            length = len(kept.batches)
         del source
         # Persistent workers would go on without being asked for anything.
         vars(loader)["_iterator"] = None
-        life.what.batches[key] = kept
-    again = itertools.cycle(kept)
-    return again if length is None else itertools.islice(again, length)
+        kept.length = math.inf if length is None else length
+    return kept.repeat()
 
 
-def _size(batch: Any) -> int:
+@dataclass
+class _Kept:
+    """Batches that one loader gave, and whose they are now.
+
+    They are handed out as they came, even where a step changes them in place.
+    """
+
+    owner: Callable[[], Any] = lambda: None
+    life: _Life | None = None
+    batches: list[Any] = field(default_factory=list)
+    tensors: list[list[tuple[Any, Any, int]]] = field(default_factory=list)
+    length: float | None = None
+
+    def keep(self, batch: Any) -> None:
+        found = [(t, t.clone(), t._version) for t in _tensors(batch)]
+        self.batches.append(batch)
+        self.tensors.append(found)
+
+    def is_full(self) -> bool:
+        each = sum(tensor.nbytes for tensor, *_ in self.tensors[0])
+        count = len(self.batches)
+        return count >= _MOST_BATCHES or count * each > _MOST_BYTES
+
+    def repeat(self) -> Iterator[Any]:
+        count = 0
+        while self.batches and count < (self.length or 0):
+            place = count % len(self.batches)
+            for tensor, pristine, version in self.tensors[place]:
+                if tensor._version != version:
+                    tensor.data.copy_(pristine)
+            yield self.batches[place]
+            count += 1
+
+
+def _find_kept(entries: list[_Kept], dataset: Any, life: _Life) -> _Kept:
+    """Return what is kept of a loader over this data set, or over its predecessor.
+
+    A data set that is gone, or that an earlier life had, has made room for this one.
+    """
+    for kept in entries:
+        if kept.owner() is dataset:
+            kept.life = life
+            return kept
+    for kept in entries:
+        if kept.life is not life or kept.owner() is None:
+            break
+    else:
+        kept = _Kept()
+        entries.append(kept)
+    kept.life = life
+    try:
+        kept.owner = weakref.ref(dataset)
+    except TypeError:  # a list, say
+        kept.owner = lambda: dataset
+    return kept
+
+
+def _tensors(batch: Any) -> Iterator[Any]:
     if isinstance(batch, Mapping):
-        return sum(map(_size, batch.values()))
-    if isinstance(batch, (list, tuple)):
-        return sum(map(_size, batch))
-    return int(getattr(batch, "nbytes", 0))
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _tensors(value)
+    elif hasattr(batch, "_version") and hasattr(batch, "nbytes"):
+        yield batch
 
 
 def _wrap_with_label(label: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -280,17 +388,48 @@ def _wrap_with_label(label: str, real: Callable[..., Any]) -> Callable[..., Any]
 def _wrap_step(real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def step(optimizer: Any, *arguments: Any, **options: Any) -> Any:
-        life = _Now.life
-        how = None if life is None else life.what.step
-        if how == "skip":
-            return _call_closure(*arguments, **options)
-        if how is not None:
-            for group in optimizer.param_groups:
-                if how in group:
-                    group["foreach"], group["fused"] = how == "foreach", how == "fused"
-        return real(optimizer, *arguments, **options)
+        return _step(real, optimizer, *arguments, **options)
 
     return step
+
+
+def _step(
+    real: Callable[..., Any], optimizer: Any, *arguments: Any, **options: Any
+) -> Any:
+    how = None if _Now.life is None else _Now.life.what.step
+    if how == "skip":
+        return _call_closure(*arguments, **options)
+    if how is not None:
+        for group in optimizer.param_groups:
+            if how in group:
+                group["foreach"], group["fused"] = how == "foreach", how == "fused"
+    return real(optimizer, *arguments, **options)
+
+
+def _wrap_later_steps(wrap: Wrap) -> Callable[[Any], Any]:
+    """Reach optimizers whose class is made in set-up, when the first one is made."""
+
+    def make(real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def patch(optimizer: Any) -> None:
+            real(optimizer)
+            for cls in type(optimizer).__mro__:
+                step = vars(cls).get("step")
+                if step is not None and not _is_wrapped(step):
+                    wrap(cls, "step", _wrap_step)
+
+        return patch
+
+    return make
+
+
+def _is_wrapped(step: Any) -> bool:
+    """Return whether this module is among the wrappers of a method."""
+    while step is not None:
+        if getattr(step, "__code__", None) is _STEP_CODE:
+            return True
+        step = getattr(step, "__wrapped__", None)
+    return False
 
 
 def _call_closure(closure: Callable[[], Any] | None = None, **_: Any) -> Any:
@@ -318,17 +457,23 @@ def _wrap_exchanges(wrap: Wrap) -> None:
         return forward
 
     def left_out(real: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(real)
+
         @functools.wraps(real)
         def exchange(*arguments: Any, **options: Any) -> Any:
             if _Now.life is None or not _Now.life.what.alone:
                 return real(*arguments, **options)
-            return _Done() if options.get("async_op") else None
+            bound = signature.bind(*arguments, **options).arguments
+            return _Done() if bound.get("async_op") else None
 
         return exchange
 
     wrap(DistributedDataParallel, "forward", without_exchange)
     for name in ("all_reduce", "broadcast", "barrier"):
         wrap(dist, name, left_out)
+
+
+_STEP_CODE = _wrap_step(lambda optimizer: None).__code__  # type: ignore[attr-defined]
 
 
 class _Done:
@@ -342,35 +487,29 @@ class _Done:
 
 
 def _wrap_copy(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a tensor of the same shape that is on the device already."""
+    """Give what the same copy of an earlier step gave, which is on the device."""
 
     @functools.wraps(real)
     def copy(tensor: Any, *arguments: Any, **options: Any) -> Any:
         life = _Now.life
+        make = functools.partial(real, tensor, *arguments, **options)
         if life is None or not life.what.on_device or tensor.requires_grad:
-            return real(tensor, *arguments, **options)
-        key = name, tensor.shape, tensor.dtype, tensor.device, str(arguments)
-        if key not in life.kept:
-            moved = real(tensor, *arguments, **options)
-            if moved.device == tensor.device:
-                return moved
-            life.kept[key] = moved
-        return life.kept[key]
+            return make()
+        key = name, tensor.shape, tensor.dtype, tensor.device, str((arguments, options))
+        return life.answer(key, make)
 
     return copy
 
 
 def _wrap_read(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the number that was read first, without waiting for the device's queue."""
+    """Give the number that the same call of an earlier step read, without a wait."""
 
     @functools.wraps(real)
     def read(tensor: Any) -> Any:
         life = _Now.life
         if life is None or not life.what.unread or tensor.device.type == "cpu":
             return real(tensor)
-        key = name, tensor.shape
-        if key not in life.kept:
-            life.kept[key] = real(tensor)
-        return life.kept[key]
+        key = name, tensor.shape, tensor.dtype
+        return life.answer(key, functools.partial(real, tensor))
 
     return read

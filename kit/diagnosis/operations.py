@@ -66,7 +66,9 @@ def weigh(trace: Trace, segments: Sequence[Segment], peaks: Peaks) -> Work:
     for segment, (work, events) in zip(segments, weighed, strict=True):
         took = segment.stop - segment.start - cost * events
         times[f"{segment.phase} overhead"] += max(0.0, took - work)  # type: ignore[assignment]
-    scale = 1e9 * trace.steps
+    took = trace.marks[-1] - trace.marks[0] - cost * len(trace.events)
+    # The same fractions of a step as it is without the profiler.
+    scale = took / trace.step_seconds if trace.step_seconds else 1e9 * trace.steps
     return Work(
         times["compute"] / scale,
         times["memory"] / scale,
@@ -181,6 +183,10 @@ def _count_flops(event: Event) -> float:
             return 2.0 * _count_outputs(event) * math.prod(shapes[1][1:])
         if name == "convolution_backward":
             return 4.0 * math.prod(shapes[0]) * math.prod(shapes[2][1:])
+        if name.startswith("mkldnn_rnn_layer"):
+            weights = math.prod(shapes[1]) + math.prod(shapes[2])
+            twice = 1 + ("backward" in name)
+            return 2.0 * twice * math.prod(shapes[0][:-1]) * weights
         if name.startswith("_scaled_dot_product"):
             is_backward = "backward" in name
             queries, keys = shapes[is_backward], shapes[1 + is_backward]

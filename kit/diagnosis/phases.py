@@ -131,7 +131,10 @@ def _find_operations(trace: Trace) -> Iterator[_Found]:
 def _phase_of(event: Event, trace: Trace) -> str | None:
     for start, phase in _LABELS.items():
         if event.name.startswith(start):
-            return phase
+            # A step with a closure holds forward and backward passes of its own.
+            inner = within(trace.events, event.start, event.stop)
+            closed = phase == "optimizer" and any(e.name == BACKWARD for e in inner)
+            return None if closed else phase
     if event.name.startswith(_EXCHANGES):
         return "communication"
     if event.is_label:
@@ -231,7 +234,7 @@ def _judge_by_shapes(
             continue
         if event.shapes and event.shapes[0]:
             first = event.shapes[0]
-            inner = [first] if all(isinstance(n, int) for n in first) else first
+            inner = first if isinstance(first[0], list) else [first]
             sizes = {tuple(shape) for shape in inner}
             if max(itertools.chain(*sizes), default=0) > 1:
                 updates = sizes & shapes and _UPDATE.search(event.name)
@@ -244,13 +247,36 @@ def _fill(
 ) -> Iterator[Segment]:
     """Yield the operations and the pauses between them, without a gap."""
     begin, end = trace.marks[0], trace.marks[-1]
+
+    def name(start: int, stop: int, phase: str) -> str:
+        if stop - start <= long_pause:
+            return phase
+        busy = _count_busy(trace, start, stop)
+        return "forward" if busy > 0.5 * (stop - start) else "python"
+
     for event, phase in found:
         start, stop = max(event.start, begin), min(event.stop, end)
         if start > begin:
-            pause = "python" if start - begin > long_pause else phase
-            yield Segment(begin, start, pause)
+            yield Segment(begin, start, name(begin, start, phase))
         if stop > start:
             yield Segment(start, stop, phase, event.name)
         begin = max(begin, stop)
     if end > begin:
-        yield Segment(begin, end, "python" if end - begin > long_pause else "forward")
+        yield Segment(begin, end, name(begin, end, "forward"))
+
+
+def _count_busy(trace: Trace, start: int, stop: int) -> int:
+    """Return how long other threads of a pool did operations in a stretch."""
+    longest = 0
+    for thread, events in trace.threads.items():
+        if thread == trace.main:
+            continue
+        busy, until = 0, start
+        for event in events:
+            if event.start >= stop:
+                break
+            if event.stop > until:
+                busy += min(event.stop, stop) - max(event.start, until)
+                until = event.stop
+        longest = max(longest, busy)
+    return longest

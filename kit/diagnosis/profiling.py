@@ -58,6 +58,7 @@ def record(
     seconds: float,
     steps: int | None = None,
     path: str | None = None,
+    caller: str = "diagnose()",
 ) -> Profile:
     """Let an experiment live once: plain steps, recorded steps, plain steps.
 
@@ -67,7 +68,7 @@ def record(
     import torch
 
     if trace.is_profiling():
-        with trace.profiling():
+        with trace.profiling(caller=caller):
             pass
     log, what = Log(), Intervention("as it is", marked=True)
     run = Run(intervene(experiment, what), knobs, log, progress, shared=shared)
@@ -76,7 +77,7 @@ def record(
         with run.active():
             if trace.is_profiling():
                 raise ExperimentError(
-                    f"diagnose(): {run.call} runs a profiler of its own, and PyTorch "
+                    f"{caller}: {run.call} runs a profiler of its own, and PyTorch "
                     "has one only.\nLeave it out of the experiment: the kit records "
                     "the same events."
                 )
@@ -84,15 +85,18 @@ def record(
             plain = _drive_for(run, _PLAIN_SECONDS)
             progress.doing = "recording shapes"
             looks = _count_steps(run, _LOOK_SECONDS)
-            with lines.sampling() as samples, trace.profiling(shapes=True) as raw:
+            with (
+                lines.sampling() as samples,
+                trace.profiling(caller=caller, shapes=True) as raw,
+            ):
                 _drive(run, looks + 1)
-            shaped = trace.read(raw)
+            shaped = trace.read(raw, f"{caller}: {run.call}")
             progress.doing = "recording"
             if steps is None:
                 steps = _choose_steps(run, shaped, notes)
-            with trace.profiling(path=path) as raw:
+            with trace.profiling(caller=caller, path=path) as raw:
                 _drive(run, steps + 1)
-            made = trace.read(raw)
+            made = trace.read(raw, f"{caller}: {run.call}")
             raw.clear()
             plain += _drive_for(run, _PLAIN_SECONDS)
             threads = torch.get_num_threads()
@@ -102,6 +106,8 @@ def record(
     seconds = math.fsum(block.wall_seconds for block in plain)
     made.step_seconds = seconds / sum(block.steps for block in plain)
     shaped.step_seconds = made.step_seconds
+    # Recording an event costs less than starting an operation.
+    made.most_event_cost = shaped.most_event_cost = 1e9 * peaks.operation_seconds
     return Profile(
         **_read(made, shaped, samples, peaks, notes),
         reads=lines.sum_reads(calls, _READ_STEPS),

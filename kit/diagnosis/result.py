@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kit import figures
-from kit.clock.experiment import Experiment, describe
+from kit.clock.experiment import Experiment, describe, resolve
 from kit.comparison import Comparison, compare
 from kit.comparison.ratio import Ratio
 from kit.diagnosis.causes import Advice, saved
 from kit.diagnosis.profiling import Profile
-from kit.diagnosis.timeline import draw
+from kit.diagnosis.timeline import check_steps, draw
 from kit.trial import Trial
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Diagnosis:
 
     def timeline(self, steps: int = 3) -> Figure:
         """Draw who was busy when, over some of the recorded steps."""
+        check_steps(steps)
         return draw(self.profile, self.call, steps)
 
     def verify(self, fixed: object, *, seconds: float = 8.0) -> Verification:
@@ -96,16 +98,26 @@ class Diagnosis:
 
         It is compared with the diagnosed one, with the same knobs where it has them.
         """
-        knobs = self.knobs if not isinstance(fixed, Experiment) else {}
-        names = {"as it was": self.experiment.function, "repaired": fixed}
-        kept = {k: v for k, v in knobs.items() if k not in self.experiment.fixed}
-        comparison = compare(names, seconds=seconds, **kept)
+        repaired = resolve("verify()", fixed)
+        own = repaired.bind(
+            "verify()",
+            {
+                k: v
+                for k, v in self.knobs.items()
+                if k in repaired.defaults and k not in repaired.fixed
+            },
+        )
+        names = {
+            "as it was": _bind(self.experiment, self.knobs),
+            "repaired": _bind(repaired, own),
+        }
+        comparison = compare(names, seconds=seconds)
         predicted = self.savings.get(self.verdict or "")
         return Verification(predicted, comparison)
 
     def _sorted(self) -> list[tuple[str, Ratio]]:
         """Return the causes that may save something, the largest saving first."""
-        some = [(c, r) for c, r in self.savings.items() if r.high > 1.01]
+        some = [(c, r) for c, r in self.savings.items() if not r.high < 1.01]
         return sorted(some, key=lambda item: -item[1].value)
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -207,7 +219,7 @@ class Diagnosis:
             }
             for name, found in ratios.items()
         }
-        return {
+        found = {
             "experiment": self.call,
             "verdict": self.verdict,
             "sentence": self.sentence(),
@@ -223,6 +235,7 @@ class Diagnosis:
             "inflation": self.profile.trace.inflation,
             "notes": list(self.profile.notes),
         }
+        return {key: _plain(value) for key, value in found.items()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -248,6 +261,23 @@ class Verification:
         )
 
 
+def _bind(experiment: Experiment, knobs: Mapping[str, object]) -> object:
+    """Return an experiment with these knobs fixed."""
+    free = {k: v for k, v in knobs.items() if k not in experiment.fixed}
+    return functools.partial(experiment.function, **free)
+
+
+def _plain(value: Any) -> Any:
+    """Make of a number that is not known what JSON can hold."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
 def write_saving(ratio: Ratio) -> str:
     """Write what something saves of the time, with its interval.
 
@@ -255,6 +285,8 @@ def write_saving(ratio: Ratio) -> str:
     '50 % [38, 60]'
     """
     value, low, high = saved(ratio)
+    if math.isnan(value):
+        return "unknown"
     if math.isnan(low) or math.isnan(high):
         return f"{100 * value:.0f} %"
     return f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"

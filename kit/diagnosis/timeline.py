@@ -47,11 +47,7 @@ def timeline(
     >>> "main thread" in figure.alt
     True
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ExperimentError(
-            f"timeline(): steps={figures.format_value(steps)} is not a number of "
-            "steps.\nUse a whole number, 1 or more."
-        )
+    check_steps(steps)
     check_arguments("timeline()", _SECONDS, 1, on)
     resolved = resolve("timeline()", experiment)
     bound = resolved.bind("timeline()", knobs)
@@ -60,8 +56,8 @@ def timeline(
         path = Path(folder) / "trace.json"
         with (
             Progress(f"recording {call}") as progress,
-            installed(),
             take_turn(progress),
+            installed(),
             contextlib.closing(shared),
         ):
             profile = record(
@@ -69,11 +65,21 @@ def timeline(
                 seconds=_SECONDS,
                 steps=steps,
                 path=str(path),
+                caller="timeline()",
             )
         written = path.read_bytes()
     figure = draw(profile, call, steps)
     figure.save_trace = functools.partial(_save, written)  # type: ignore[attr-defined]
     return figure
+
+
+def check_steps(steps: object) -> None:
+    """Raise ExperimentError where this is not a number of steps."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ExperimentError(
+            f"timeline(): steps={figures.format_value(steps)} is not a number of "
+            "steps.\nUse a whole number, 1 or more."
+        )
 
 
 def _save(written: bytes, path: str | Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import math
 import os
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,7 @@ class Trace:
     main: int
     devices: list[DeviceEvent] = field(default_factory=list)
     step_seconds: float = 0.0
+    most_event_cost: float = math.inf
 
     @property
     def steps(self) -> int:
@@ -90,9 +92,13 @@ class Trace:
 
     @property
     def event_cost(self) -> float:
-        """Return the nanoseconds that recording one event of the main thread costs."""
+        """Return the nanoseconds that recording one event of the main thread costs.
+
+        No more than `most_event_cost`: other reasons made the steps longer, then.
+        """
         extra = 1e9 * (self.profiled_seconds - self.step_seconds) * self.steps
-        return max(0.0, extra) / max(1, len(self.events))
+        each = max(0.0, extra) / max(1, len(self.events))
+        return min(each, self.most_event_cost)
 
 
 def is_profiling() -> bool:
@@ -104,7 +110,7 @@ def is_profiling() -> bool:
 
 @contextlib.contextmanager
 def profiling(
-    *, shapes: bool = False, path: str | None = None
+    *, shapes: bool = False, path: str | None = None, caller: str = "diagnose()"
 ) -> Generator[list[Any], None, None]:
     """Let PyTorch's profiler record; afterwards the list holds its raw events.
 
@@ -116,7 +122,7 @@ def profiling(
 
     if is_profiling():
         raise ExperimentError(
-            "diagnose(): a profiler is already at work in this process, and PyTorch "
+            f"{caller}: a profiler is already at work in this process, and PyTorch "
             "has one only.\nLeave the `with torch.profiler.profile(…):` around this "
             "call, or inside the experiment, and try again."
         )
@@ -150,7 +156,7 @@ def _quiet() -> Generator[None, None, None]:
             os.environ.pop(name, None)
 
 
-def read(raw: Iterable[Any]) -> Trace:
+def read(raw: Iterable[Any], caller: str = "diagnose()") -> Trace:
     """Make a Trace of raw events: what lies between the first and the last mark.
 
     Raises ExperimentError where there are no two marks.
@@ -169,7 +175,7 @@ def read(raw: Iterable[Any]) -> Trace:
             devices.append(DeviceEvent(event.name(), start, stop, *place))
     if len(marks) < 2:
         raise ExperimentError(
-            "diagnose(): the profiler kept no whole step.\nDoes the experiment stop a "
+            f"{caller}: the profiler kept no whole step.\nDoes the experiment stop a "
             "profiler of its own? Leave that out, and try again."
         )
     marks.sort()
@@ -193,7 +199,7 @@ def _make(event: Any) -> Event:
         event.sequence_nr(),
         event.scope() == _USER_SCOPE or event.is_user_annotation(),
         bool(event.fwd_thread_id()) or name.startswith("autograd::engine"),
-        event.shapes() if shaped else (),
+        event.structured_input_shapes() if shaped else (),
         event.dtypes() if shaped else (),
         event.concrete_inputs() if name == "aten::convolution" else (),
     )
