@@ -158,16 +158,16 @@ def advise(
         return advice._replace(code=line[kind])
     if verdict == "optimizer":
         fused = [name for name in better if name.endswith("=True")]
-        code = "if step % 2: optimizer.step()  # gradients of two batches, accumulated"
+        loops = max(evidence.shares_by_step.get("loops", ()), default=0.0)
+        code = advice.code
         if fused and evidence.optimizers:
-            name = evidence.optimizers[0]
-            code = f"torch.optim.{name}(model.parameters(), {fused[0]})"
-        elif (
-            evidence.shares_by_step.get("loops", ())
-            and max(evidence.shares_by_step["loops"])
-            > evidence.shares.get("optimizer", 0) / 2
-        ):
-            code = "torch._foreach_mul_(list_of_tensors, factor)  # not one by one"
+            code = (
+                f"torch.optim.{evidence.optimizers[0]}(model.parameters(), {fused[0]})"
+            )
+        elif loops > evidence.shares.get("optimizer", 0.0) / 2:
+            code = "torch._foreach_mul_([p.data for p in model.parameters()], 0.99)"
+        elif "fused=True" in repairs:
+            code = "torch.optim.SGD(model.parameters(), lr=0.1)  # less to update"
         return advice._replace(code=code)
     if verdict == "input" and evidence.children:
         return advice._replace(
@@ -259,10 +259,15 @@ def _explain(
     sure: Mapping[str, stats.Estimate],
 ) -> str:
     """Say why there is no verdict."""
-    likely = [c for c, f in fractions.items() if f.value > _WORTH_A_REPAIR]
-    if unsure := [cause for cause in likely if cause not in sure]:
-        most = max(unsure, key=lambda cause: fractions[cause].value)
-        return f"removing {most!r} may save something; {savings[most].reason}"
+    unsure = {
+        cause: fraction
+        for cause, fraction in fractions.items()
+        if cause not in sure and not fraction.high <= _WORTH_A_REPAIR
+    }
+    if unsure:
+        most = max(unsure, key=lambda cause: unsure[cause].value)
+        why = savings[most].reason or "the interval is too wide to tell"
+        return f"removing {most!r} may save something; {why}; give it more seconds"
     if sure:
         names = ", ".join(sure)
         return f"no single cause stands out; small savings are possible ({names})"

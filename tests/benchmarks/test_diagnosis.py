@@ -22,7 +22,7 @@ from kit.diagnosis.causes import saved
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
-SECONDS, REPAIR_SECONDS = 12.0, 5.0
+SECONDS, REPAIR_SECONDS = 8.0, 4.0
 PLUGIN_SHARE = 0.05
 RIGHT, HEALTHY, MOST_ERROR, WRONG_SAVING = 0.95, 0.95, 0.10, 0.10
 
