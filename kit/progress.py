@@ -14,7 +14,7 @@ from typing import Any
 
 from kit import figures
 
-_SILENT_SECONDS = 2.0
+_SILENT_SECONDS, _SHORT_SECONDS = 2.0, 0.1
 _SECONDS_BETWEEN_UPDATES = 0.5
 #: After so many seconds without a step, it is told who may be waited for.
 _LONG_STEP_SECONDS = 8.0
@@ -28,11 +28,13 @@ class Progress:
     """What a running measurement tells about itself, and how it is asked to stop.
 
     The driving thread sets the fields; a thread of its own shows them, so that a long
-    set-up is not silent. Use it as a context manager around a measurement.
+    set-up is not silent: after two seconds, or `at_once`. Use it as a context manager
+    around a measurement.
     """
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, *, at_once: bool = False) -> None:
         self.title = title
+        self._at_once = at_once
         self.doing = "setting up"
         self.so_far = ""
         self.note = ""
@@ -122,7 +124,7 @@ class Progress:
         return self
 
     def _show(self) -> None:
-        wait = _SILENT_SECONDS
+        wait = _SHORT_SECONDS if self._at_once else _SILENT_SECONDS
         while not self._done.wait(wait):
             self._display.show(self)
             wait = self._display.seconds_between

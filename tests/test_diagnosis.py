@@ -31,11 +31,11 @@ from torch.utils.data.dataloader import (
 )
 
 import kit
-from kit import stats
+from kit import progress, stats
 from kit.clock import ExperimentError
 from kit.clock.experiment import resolve
 from kit.comparison import Ratio
-from kit.diagnosis import causes, trace
+from kit.diagnosis import causes, diagnosing, trace
 from kit.diagnosis.causes import Evidence
 from kit.diagnosis.interventions import Intervention, installed, intervene
 from kit.diagnosis.operations import Work
@@ -968,6 +968,20 @@ def test_a_loader_with_persistent_workers_can_be_used_afterwards():
     loader._iterator = None
 
 
+def test_it_says_how_long_it_takes_before_it_starts(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_SHORT_SECONDS", 0.001)
+    began = []
+
+    def experiment():
+        time.sleep(0.3)
+        began.append(capsys.readouterr().err)
+        yield from train()
+
+    kit.diagnose(experiment, seconds=17.0)
+    assert "diagnosing experiment()" in began[0]
+    assert "about 17 s left" in began[0]
+
+
 # Bad input
 
 
@@ -1198,6 +1212,22 @@ def test_nothing_was_suspected():
 def test_the_largest_saving_wins():
     assert conclude(input=(3, 2.5, 3.5), python=SURE).verdict == "input"
     assert conclude(input=WIDE, python=SURE).verdict == "python"
+
+
+def test_a_doubt_smaller_than_the_factor_is_none():
+    def trial(outcome="complete", **conditions):
+        made = kit.measure(train)
+        return dataclasses.replace(made, outcome=outcome, conditions=conditions)
+
+    doubted = Ratio(4.0, 3.0, 5.0, "cannot tell", "its speed changes on the way")
+    unsettled = trial("not settled")
+    assert diagnosing.settle(doubted, [trial(), unsettled]).verdict == "faster"
+    busy = {"others_cores": 0.9, "cores_per_thread": 1.9, "waiting": 0.3}
+    for small in (doubted, dataclasses.replace(doubted, low=1.2)):
+        crowded = diagnosing.settle(small, [trial(**busy), unsettled])
+        assert crowded.verdict == "cannot tell"
+    small = dataclasses.replace(doubted, low=1.2)
+    assert diagnosing.settle(small, [trial(), unsettled]).verdict == "cannot tell"
 
 
 def test_threads_are_the_simplest_repair():

@@ -681,3 +681,19 @@ def test_batches_of_any_kind_pass():
                 yield len(images)
 
     assert profile(train).shares["input"] > 0
+
+
+def test_waiting_for_threads_that_compute_is_not_python():
+    ms = 1_000_000
+    pool = [Event("aten::mm", 1 * ms, 9 * ms, 2, -1, False, False, (), (), ())]
+    one = Trace([0, 10 * ms], {1: [], 2: pool}, 1)
+    assert [s.phase for s in phases.part(one, 1e-6)] == ["forward"]
+    one.threads[2] = [pool[0]._replace(stop=4 * ms)]
+    assert [s.phase for s in phases.part(one, 1e-6)] == ["python"]
+
+
+def test_recording_an_event_costs_no_more_than_can_be():
+    one = Trace([0, 10_000_000], {1: []}, 1, step_seconds=0.004)
+    assert one.event_cost == pytest.approx(6e6)
+    one.most_event_cost = 1500.0
+    assert one.event_cost == 1500.0

@@ -210,11 +210,16 @@ class Conclusion(NamedTuple):
 
 
 def conclude(
-    savings: Mapping[str, Ratio], evidence: Evidence, rates: Mapping[str, float]
+    savings: Mapping[str, Ratio],
+    evidence: Evidence,
+    rates: Mapping[str, float],
+    removed: Mapping[str, Ratio] | None = None,
 ) -> Conclusion:
     """Decide which cause it is; None where none is sure.
 
     `rates` are the shares of the machine's peaks that "compute" and "memory" reach.
+    `removed` are savings without a cause altogether, where `savings` are a repair's:
+    how much a cause weighs is told by those.
     """
     fractions = {cause: saved(ratio) for cause, ratio in savings.items()}
     sure = {
@@ -227,18 +232,25 @@ def conclude(
         for seconds in (evidence.work.compute, evidence.work.memory)
     )
     useful = compute + memory
-    wins = {
-        cause: f
-        for cause, f in sure.items()
-        if (f.value > max(compute, memory) if cause in _NECESSARY else True)
-        and (f.value >= _WORTH_A_REPAIR or useful < _MOST)
+    weights = {
+        cause: saved((removed or savings).get(cause, ratio)).value
+        for cause, ratio in savings.items()
     }
-    best = max(wins, key=lambda cause: wins[cause].value, default=None)
+    wins = [
+        cause
+        for cause, fraction in fractions.items()
+        if fraction.low > LEAST_SAVING
+        and (cause not in _NECESSARY or weights[cause] > max(compute, memory))
+        and (fraction.value >= _WORTH_A_REPAIR or useful < _MOST)
+    ]
+    best = max(wins, key=weights.__getitem__, default=None)
     if best and "threads" in wins:
-        simple = wins["threads"].value >= _SIMPLEST * wins[best].value
+        simple = weights["threads"] >= _SIMPLEST * weights[best]
         best = "threads" if simple else best
-    if best:
+    if best in sure:
         return Conclusion(best, "")
+    if best:  # it may well be this one, so it is none of the others
+        return Conclusion(None, _explain(savings, fractions, sure))
     if useful >= _MOST and compute >= memory:
         said = f"{compute:.0%} of the step is matrix products and the like"
         if rates["compute"] >= _LEAST_RATE:  # else what they do could not be counted

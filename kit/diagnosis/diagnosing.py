@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -12,20 +13,26 @@ from kit.clock.shared import SharedObjects
 from kit.clock.turns import take_turn
 from kit.comparison.alternation import Variant
 from kit.comparison.comparing import alternate_watched
+from kit.comparison.doubts import find_doubt
 from kit.comparison.quantities import SPEED
 from kit.comparison.ratio import Ratio
 from kit.comparison.result import Comparison
 from kit.diagnosis import causes
-from kit.diagnosis.causes import Evidence
+from kit.diagnosis.causes import Evidence, saved
 from kit.diagnosis.interventions import Intervention, installed, intervene
 from kit.diagnosis.profiling import Profile, record
 from kit.diagnosis.result import Diagnosis
 from kit.figures import format_value
-from kit.machine import this_machine
+from kit.machine import this_machine, ticks
 from kit.progress import Progress
+from kit.trial import Trial
 
 #: Pairs of set-ups for each intervention at least; more where there is time.
 _PAIRS = 3
+#: Of the time, leaving causes out gets at least this share.
+_LEAST_SHARE = 0.5
+#: Doubts about changes on the way are about less than this.
+_FACTOR = 1.25
 _BASELINE = "as it is"
 
 
@@ -64,14 +71,17 @@ def diagnose(
     resolved = resolve("diagnose()", experiment)
     bound = resolved.bind("diagnose()", knobs)
     call, shared = describe(resolved.name, bound), SharedObjects(resolved, bound)
-    with Progress(f"diagnosing {call}") as progress, take_turn(progress):
+    begun = ticks.CLOCK.wall()
+    with Progress(f"diagnosing {call}", at_once=True) as progress, take_turn(progress):
         progress.begin(0, 1, seconds)
         with installed(), contextlib.closing(shared):
             profile = record(resolved, bound, progress, shared, seconds=seconds)
         suspects = causes.suspect(gather(profile))
-        progress.begin(0, 1, seconds)
+        spent = ticks.CLOCK.wall() - begun
+        left = max(seconds - spent, _LEAST_SHARE * seconds)
+        progress.begin(0, 1, left)
         with installed(devices=bool(profile.trace.devices)):
-            comparison = _leave_out(resolved, bound, suspects, progress, seconds)
+            comparison = _leave_out(resolved, bound, suspects, progress, left)
     return _conclude(resolved, bound, profile, suspects, comparison)
 
 
@@ -124,14 +134,19 @@ def _conclude(
 ) -> Diagnosis:
     measured = comparison.ratios if comparison else {}
     evidence = gather(profile)
-    savings = _find_savings(evidence, suspects, measured, profile.trace.steps)
+    if comparison is not None:
+        named = zip(comparison.labels, comparison.trials, strict=True)
+        trials = {label: [comparison.baseline, trial] for label, trial in named}
+        measured = {k: settle(ratio, trials[k]) for k, ratio in measured.items()}
+    removed = _find_savings(evidence, suspects, measured, profile.trace.steps)
+    repairs = {w.label: measured[w.label] for w in suspects if w.is_repair}
+    savings = removed | _find_repaired(suspects, repairs)
     work, peaks, (flops, moved) = profile.work, profile.peaks, profile.counts
     rates = {
         "compute": flops / max(work.compute, 1e-12) / peaks.flops_per_second,
         "memory": moved / max(work.memory, 1e-12) / peaks.bytes_per_second,
     }
-    verdict, reason = causes.conclude(savings, evidence, rates)
-    repairs = {w.label: measured[w.label] for w in suspects if w.is_repair}
+    verdict, reason = causes.conclude(savings, evidence, rates, removed)
     return Diagnosis(
         experiment=experiment,
         knobs=dict(knobs),
@@ -147,6 +162,35 @@ def _conclude(
         profile=profile,
         trials=list(comparison.trials) if comparison else [],
     )
+
+
+def _find_repaired(
+    suspects: Sequence[Intervention], repairs: Mapping[str, Ratio]
+) -> dict[str, Ratio]:
+    """Return the savings of repairs that make the optimizer's step faster.
+
+    A step that is left out altogether saves more, and trains nothing.
+    """
+    return {
+        what.cause: repairs[what.label]
+        for what in suspects
+        if what.step in ("foreach", "fused")
+        and repairs[what.label].verdict == "faster"
+        and saved(repairs[what.label]).low > causes.LEAST_SAVING
+    }
+
+
+def settle(ratio: Ratio, trials: Sequence[Trial]) -> Ratio:
+    """Return a ratio as certain where a doubt about it is smaller than itself.
+
+    Speeds that change on the way, by a fifth or so, say little against a larger factor.
+    What the surroundings did to the measurement may be of any size.
+    """
+    settled = [dataclasses.replace(trial, outcome="complete") for trial in trials]
+    disturbed = any(find_doubt(trial, SPEED) for trial in settled)
+    if ratio.verdict != "cannot tell" or not ratio.low > _FACTOR or disturbed:
+        return ratio
+    return dataclasses.replace(ratio, verdict="faster")
 
 
 def _find_savings(

@@ -26,6 +26,7 @@ _KIT = str(Path(__file__).resolve().parents[1])
 
 #: A file's name and a number of a line.
 Place = tuple[str, int]
+WAITING: Place = ("other threads", 0)
 
 
 class Line(NamedTuple):
@@ -49,14 +50,16 @@ def sampling() -> Generator[list[tuple[int, Place]], None, None]:
     """Look from another thread at which line the calling thread executes.
 
     The list holds (time in nanoseconds, place) of the innermost line that is not
-    PyTorch's, the standard library's or this package's.
+    PyTorch's, the standard library's or this package's; `WAITING` where it waits for
+    another thread.
     """
     samples: list[tuple[int, Place]] = []
     watched, done = threading.get_ident(), threading.Event()
 
     def look() -> None:
         while not done.wait(_SECONDS_BETWEEN_LOOKS):
-            if place := find_place(watched):
+            place = WAITING if _waits(watched) else find_place(watched)
+            if place is not None:
                 samples.append((ticks.epoch_nanoseconds(), place))
 
     thread = threading.Thread(target=look, name="kit: lines", daemon=True)
@@ -81,6 +84,12 @@ def find_place(thread: int) -> Place | None:
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return None
+
+
+def _waits(thread: int) -> bool:
+    """Return whether a thread waits for another: for its lock, its end, its result."""
+    frame = sys._current_frames().get(thread)
+    return frame is not None and frame.f_code.co_filename == threading.__file__
 
 
 @functools.cache
@@ -110,20 +119,33 @@ def find_lines(
 
     Their shares are of that phase.
     """
+    counts = _count_places(samples, segments, phase)
+    total = max(1, counts.total())
+    del counts[WAITING]
+    most = counts.most_common(3)
+    return [Line(write_place(line), count / total) for line, count in most]
+
+
+def count_waits(
+    samples: Sequence[tuple[int, Place]], segments: Sequence[Segment], phase: str
+) -> float:
+    """Return for which share of a phase the thread waits for others."""
+    counts = _count_places(samples, segments, phase)
+    return counts[WAITING] / max(1, counts.total())
+
+
+def _count_places(
+    samples: Sequence[tuple[int, Place]], segments: Sequence[Segment], phase: str
+) -> Counter[Place]:
     counts: Counter[Place] = Counter()
     place = 0
     for when, line in samples:
         while place < len(segments) - 1 and when >= segments[place].stop:
             place += 1
-        if (
-            segments
-            and segments[place].start <= when
-            and segments[place].phase == phase
-        ):
+        within = segments and segments[place].start <= when
+        if within and segments[place].phase == phase:
             counts[line] += 1
-    total = max(1, counts.total())
-    most = counts.most_common(3)
-    return [Line(write_place(line), count / total) for line, count in most]
+    return counts
 
 
 @contextlib.contextmanager

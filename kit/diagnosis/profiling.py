@@ -169,6 +169,9 @@ def _read(
     shaped_segments = phases.part(shaped, peaks.operation_seconds)
     work = operations.weigh(made, segments, peaks)
     by_step = _shares_by_step(made, segments, peaks, made.event_cost * corrects)
+    # What other threads do meanwhile is no code outside PyTorch, or not known to be.
+    waits = lines.count_waits(samples, shaped_segments, "python")
+    by_step["python"] = [share * (1 - waits) for share in by_step["python"]]
     if made.devices:
         by_step["overhead"] = [work.overhead / made.step_seconds] * made.steps
     return {

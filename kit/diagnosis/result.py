@@ -70,11 +70,11 @@ class Diagnosis:
             return f"{self.call}: nothing to repair was found; {self.reason}"
         if self.verdict in ("compute", "memory"):
             return f"{self.call}: {self.verdict}; {self.reason}"
-        saving = write_saving(self.savings[self.verdict])
-        if self.verdict == "threads":
-            fits = {k: r.value for k, r in self.repairs.items() if "=" not in k}
-            best = max(fits, key=fits.__getitem__)
-            return f"With {best}, {self.call} saves {saving} of its time"
+        ratio = self.savings[self.verdict]
+        saving = write_saving(ratio)
+        for repair, gained in self.repairs.items():
+            if gained == ratio:
+                return f"With {repair}, {self.call} saves {saving} of its time"
         return f"Removing {REMOVED[self.verdict]} saves {self.call} {saving}"
 
     def plot(self) -> Figure:
