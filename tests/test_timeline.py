@@ -5,7 +5,9 @@ import functools
 import itertools
 import json
 import math
+import os
 import random
+import tempfile
 import time
 
 import pytest
@@ -595,7 +597,8 @@ def test_lines_of_other_phases_do_not_count():
 
 
 def test_places_of_a_notebook_and_of_unknown_files():
-    assert lines.write_place(("/tmp/ipykernel_12/345.py", 3)).startswith("cell:3")
+    cell = os.path.join(tempfile.gettempdir(), "ipykernel_12", "345.py")
+    assert lines.write_place((cell, 3)).startswith("cell:3")
     assert lines.write_place(("/nowhere/train.py", 41)) == "train.py:41"
 
 
