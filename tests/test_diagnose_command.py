@@ -521,6 +521,7 @@ def test_off_the_main_thread_training_is_seen_all_the_same():
     assert told == ["refused"]
 
 
+@pytest.mark.usefixtures("tidy")
 def test_processes_that_an_import_started_are_ended():
     text = "import multiprocessing, time\n"
     text += "context = multiprocessing.get_context('fork')\n"
@@ -539,6 +540,7 @@ def loop(loader):
 """
 
 
+@pytest.mark.usefixtures("tidy")
 def test_workers_of_a_loader_end_in_good_order():
     """Where a worker is killed, PyTorch raises in the middle of something else."""
     write(LOADED + "loop(DataLoader(range(9), num_workers=1))")
