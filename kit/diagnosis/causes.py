@@ -134,7 +134,8 @@ def suspect(evidence: Evidence) -> list[Intervention]:
             found.append(Intervention(f"{kind}=True", "optimizer", step=kind))
     threads = cores if evidence.threads != cores else 1
     if cores > 1 or evidence.threads > 1:
-        found.append(Intervention(f"{threads} threads", "threads", threads=threads))
+        label = f"{threads} thread{'s' * (threads > 1)}"
+        found.append(Intervention(label, "threads", threads=threads))
     if evidence.children > cores:
         found.append(Intervention(f"{cores} workers", "threads", workers=cores))
     return found
@@ -152,10 +153,10 @@ def advise(
         best = max(better, key=lambda name: better[name].value)
         number, kind = best.split()
         line = {
-            "threads": f"torch.set_num_threads({number})",
-            "workers": f"DataLoader(dataset, batch_size, num_workers={number})",
+            "thread": f"torch.set_num_threads({number})",
+            "worker": f"DataLoader(dataset, batch_size, num_workers={number})",
         }
-        return advice._replace(code=line[kind])
+        return advice._replace(code=line[kind.rstrip("s")])
     if verdict == "optimizer":
         fused = [name for name in better if name.endswith("=True")]
         loops = max(evidence.shares_by_step.get("loops", ()), default=0.0)
