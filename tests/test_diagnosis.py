@@ -1265,20 +1265,20 @@ def test_a_real_wait_is_said_beside_much_useful_work():
 
 
 def test_one_step_alone_gives_no_interval():
-    found = causes.estimate([0.5], "1")
+    found = causes.estimate([0.5])
     assert found.value == pytest.approx(2.0)
     assert found.low != found.high, "one step cannot tell how sure it is"
     assert found.verdict != "faster"
 
 
 def test_a_share_says_what_would_be_without_it():
-    found = causes.estimate([0.5, 0.5, 0.5, 0.5001], "4")
+    found = causes.estimate([0.5, 0.5, 0.5, 0.5001])
     assert found.value == pytest.approx(2.0, rel=1e-3)
     assert found.low <= found.value <= found.high
     assert found.verdict == "faster"
-    assert causes.estimate([0.0, 0.9, 0.0, 0.9], "4").verdict == "cannot tell"
-    assert causes.estimate([0.0] * 4, "4").value == 1
-    assert math.isfinite(causes.estimate([1.0] * 4, "4").value)
+    assert causes.estimate([0.0, 0.9, 0.0, 0.9]).verdict == "cannot tell"
+    assert causes.estimate([0.0] * 4).value == 1
+    assert math.isfinite(causes.estimate([1.0] * 4).value)
 
 
 def test_saved_time():

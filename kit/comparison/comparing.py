@@ -68,25 +68,13 @@ def compare_watched(
     seconds: float | None,
     repeats: int,
     patient: bool,
+    *,
+    journal: list[object] = JOURNAL,
 ) -> Comparison:
-    """Compare what `compare` was asked for, while somebody watches the progress."""
-    comparison = alternate_watched(
-        variants, progress, of, within, seconds, repeats, patient
-    )
-    JOURNAL.extend([*comparison.trials, comparison])
-    return comparison
+    """Compare what `compare` was asked for, while somebody watches the progress.
 
-
-def alternate_watched(
-    variants: Sequence[Variant],
-    progress: Progress,
-    of: str,
-    within: float | None,
-    seconds: float | None,
-    repeats: int,
-    patient: bool,
-) -> Comparison:
-    """Compare variants by turns; nothing is kept for a recording."""
+    A recording keeps what is in `journal` by default; another list keeps it from that.
+    """
     stopped = False
     try:
         with take_turn(progress), contextlib.ExitStack() as stack:
@@ -99,7 +87,9 @@ def alternate_watched(
         variant.log.stopped, variant.log.disturbed = stopped, progress.disturbed
     trials = [variant.trial() for variant in variants]
     labels = [variant.label for variant in variants]
-    return Comparison(trials, labels, of, within)
+    comparison = Comparison(trials, labels, of, within)
+    journal.extend([*trials, comparison])
+    return comparison
 
 
 def _alternate(

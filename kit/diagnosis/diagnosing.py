@@ -12,7 +12,7 @@ from kit.clock.measuring import Origin, check_arguments
 from kit.clock.shared import SharedObjects
 from kit.clock.turns import take_turn
 from kit.comparison.alternation import Variant
-from kit.comparison.comparing import alternate_watched
+from kit.comparison.comparing import compare_watched
 from kit.comparison.doubts import find_doubt
 from kit.comparison.quantities import SPEED
 from kit.comparison.ratio import Ratio
@@ -76,13 +76,14 @@ def diagnose(
         progress.begin(0, 1, seconds)
         with installed(), contextlib.closing(shared):
             profile = record(resolved, bound, progress, shared, seconds=seconds)
-        suspects = causes.suspect(gather(profile))
+        evidence = gather(profile)
+        suspects = causes.suspect(evidence)
         spent = ticks.CLOCK.wall() - begun
         left = max(seconds - spent, _LEAST_SHARE * seconds)
         progress.begin(0, 1, left)
         with installed(devices=bool(profile.trace.devices)):
             comparison = _leave_out(resolved, bound, suspects, progress, left)
-    return _conclude(resolved, bound, profile, suspects, comparison)
+    return _conclude(resolved, bound, profile, evidence, suspects, comparison)
 
 
 def gather(profile: Profile) -> Evidence:
@@ -122,23 +123,24 @@ def _leave_out(
         )
         for what in (Intervention(_BASELINE), *suspects)
     ]
-    return alternate_watched(variants, progress, SPEED, None, seconds, _PAIRS, False)
+    plan = variants, progress, SPEED, None, seconds, _PAIRS, False
+    return compare_watched(*plan, journal=[])  # changed experiments are not recorded
 
 
 def _conclude(
     experiment: Experiment,
     knobs: Mapping[str, object],
     profile: Profile,
+    evidence: Evidence,
     suspects: Sequence[Intervention],
     comparison: Comparison | None,
 ) -> Diagnosis:
     measured = comparison.ratios if comparison else {}
-    evidence = gather(profile)
     if comparison is not None:
         named = zip(comparison.labels, comparison.trials, strict=True)
         trials = {label: [comparison.baseline, trial] for label, trial in named}
         measured = {k: settle(ratio, trials[k]) for k, ratio in measured.items()}
-    removed = _find_savings(evidence, suspects, measured, profile.trace.steps)
+    removed = _find_savings(evidence, suspects, measured)
     repairs = {w.label: measured[w.label] for w in suspects if w.is_repair}
     savings = removed | _find_repaired(suspects, repairs)
     work, peaks, (flops, moved) = profile.work, profile.peaks, profile.counts
@@ -205,7 +207,6 @@ def _find_savings(
     evidence: Evidence,
     suspects: Sequence[Intervention],
     measured: Mapping[str, Ratio],
-    steps: int,
 ) -> dict[str, Ratio]:
     """Return what the removal of each cause saves: measured, or by its share."""
     savings: dict[str, Ratio] = {}
@@ -221,8 +222,6 @@ def _find_savings(
             keep(what.cause, ratio)
     for cause, shares in evidence.shares_by_step.items():
         if max(shares, default=0.0) > 0:
-            keep(
-                "optimizer" if cause == "loops" else cause,
-                causes.estimate(shares, steps),
-            )
+            name = "optimizer" if cause == "loops" else cause
+            keep(name, causes.estimate(shares))
     return savings

@@ -67,9 +67,7 @@ def record(
     """
     import torch
 
-    if trace.is_profiling():
-        with trace.profiling(caller=caller):
-            pass
+    trace.refuse_second_profiler(caller)
     log, what = Log(), Intervention("as it is", marked=True)
     run = Run(intervene(experiment, what), knobs, log, progress, shared=shared)
     with started(run, warm_up_seconds=longest_warm_up(seconds)):

@@ -77,13 +77,17 @@ class Diagnosis:
                 return f"With {repair}, {self.call} saves {saving} of its time"
         return f"Removing {REMOVED[self.verdict]} saves {self.call} {saving}"
 
+    def headline(self) -> str:
+        """Return the finding without the reason why there is no verdict."""
+        return self.sentence() if self.verdict else self.sentence().partition(";")[0]
+
     def plot(self) -> Figure:
         """Draw the step as a bar of phases, and what removing each cause would save."""
         rows = [(REMOVED[cause], *saved(ratio)) for cause, ratio in self._sorted()]
         return figures.draw_step(
             self.shares,
             rows,
-            title=self.sentence(),
+            title=self.headline(),
             step_seconds=self.step_seconds,
             overhead=self.overhead,
         )
@@ -235,7 +239,8 @@ class Diagnosis:
             "inflation": self.profile.trace.inflation,
             "notes": list(self.profile.notes),
         }
-        return {key: _plain(value) for key, value in found.items()}
+        plain: dict[str, Any] = make_plain(found)
+        return plain
 
 
 @dataclass(frozen=True, repr=False)
@@ -267,15 +272,18 @@ def _bind(experiment: Experiment, knobs: Mapping[str, object]) -> object:
     return functools.partial(experiment.function, **free)
 
 
-def _plain(value: Any) -> Any:
-    """Make of a number that is not known what JSON can hold."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
+def make_plain(value: Any) -> Any:
+    """Return what JSON can hold: a number that is not known or not finite is None.
+
+    >>> make_plain({"saving": (0.5, float("nan"))})
+    {'saving': [0.5, None]}
+    """
     if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
+        return {str(key): make_plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return value
+        return [make_plain(inner) for inner in value]
+    is_lost = isinstance(value, float) and not math.isfinite(value)
+    return None if is_lost else value
 
 
 def write_saving(ratio: Ratio) -> str:
@@ -284,9 +292,4 @@ def write_saving(ratio: Ratio) -> str:
     >>> write_saving(Ratio(2.0, 1.6, 2.5, "faster"))
     '50 % [38, 60]'
     """
-    value, low, high = saved(ratio)
-    if math.isnan(value):
-        return "unknown"
-    if math.isnan(low) or math.isnan(high):
-        return f"{100 * value:.0f} %"
-    return f"{100 * value:.0f} % [{100 * low:.0f}, {100 * high:.0f}]"
+    return figures.format_saving(*saved(ratio))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 import tempfile
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from kit.clock import ExperimentError
+from kit.diagnosis.result import make_plain
+from kit.recording.files import replace_text
 
 
 def check_page(page: str) -> Path:
@@ -39,21 +40,12 @@ def check_page(page: str) -> Path:
 
 
 def write_page(html: str, path: Path) -> None:
-    """Write a page in one stroke: nobody ever sees half of it.
+    """Write a page, whole or not at all.
 
     Raises ExperimentError where it cannot be written.
     """
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".diagnosis-")
-        try:
-            with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(html)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        replace_text(path, html)
     except OSError as error:
         raise _make_error(path, error) from None
 
@@ -73,16 +65,7 @@ def format_json(value: Any) -> str:
       "saving": null
     }
     """
-    return json.dumps(_plain(value), indent=2, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    is_lost = isinstance(value, float) and not math.isfinite(value)
-    return None if is_lost else value
+    return json.dumps(make_plain(value), indent=2, allow_nan=False)
 
 
 @contextlib.contextmanager

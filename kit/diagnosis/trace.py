@@ -108,6 +108,16 @@ def is_profiling() -> bool:
     return bool(torch.autograd._profiler_enabled())
 
 
+def refuse_second_profiler(caller: str) -> None:
+    """Raise ExperimentError where a profiler is at work on this thread."""
+    if is_profiling():
+        raise ExperimentError(
+            f"{caller}: a profiler is already at work in this process, and PyTorch "
+            "has one only.\nLeave the `with torch.profiler.profile(…):` around this "
+            "call, or inside the experiment, and try again."
+        )
+
+
 @contextlib.contextmanager
 def profiling(
     *, shapes: bool = False, path: str | None = None, caller: str = "diagnose()"
@@ -120,12 +130,7 @@ def profiling(
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    if is_profiling():
-        raise ExperimentError(
-            f"{caller}: a profiler is already at work in this process, and PyTorch "
-            "has one only.\nLeave the `with torch.profiler.profile(…):` around this "
-            "call, or inside the experiment, and try again."
-        )
+    refuse_second_profiler(caller)
     kinds = [ProfilerActivity.CPU]
     if torch.cuda.is_initialized():
         kinds.append(ProfilerActivity.CUDA)

@@ -19,6 +19,7 @@ from kit.figures.numbers import (
     format_seconds,
     format_value,
 )
+from kit.figures.phases import format_saving
 from kit.figures.pictures import Picture, show, to_html, to_png
 from kit.figures.steps import draw_step
 from kit.figures.tables import (
@@ -43,11 +44,18 @@ __all__ = [
     "Span",
     "draw_bars",
     "draw_distribution",
-]
-__all__ += ["draw_lines", "draw_step", "draw_steps", "draw_timeline"]
-__all__ += ["format_bytes", "format_number", "format_rate"]
-__all__ += ["format_ratio", "format_seconds", "format_value", "html_card"]
-__all__ += [
+    "draw_lines",
+    "draw_step",
+    "draw_steps",
+    "draw_timeline",
+    "format_bytes",
+    "format_number",
+    "format_rate",
+    "format_ratio",
+    "format_saving",
+    "format_seconds",
+    "format_value",
+    "html_card",
     "html_page",
     "html_pictures",
     "html_progress",
@@ -55,5 +63,6 @@ __all__ += [
     "html_table",
     "show",
     "text_table",
+    "to_html",
+    "to_png",
 ]
-__all__ += ["to_html", "to_png"]

@@ -123,6 +123,22 @@ def write_share(value: float | None, like: float | None = None) -> str:
     return ("0" if not text.strip("−0.") else text) + " %"
 
 
+def format_saving(value: float | None, low: float | None, high: float | None) -> str:
+    """Write a fraction that is saved, with its interval, which may not be known.
+
+    >>> format_saving(0.61, 0.58, 0.64), format_saving(0.61, -9e9, 0.9)
+    ('61 % [58, 64]', '61 % [under −1,000, 90]')
+    """
+    if not (is_known(value) and is_known(low) and is_known(high)):
+        return write_share(value)
+    # An end far below nothing saved says no more than "far below".
+    ends = (
+        "under −1,000 %" if end < -10 else write_share(end, value)
+        for end in (low, high)
+    )
+    return f"{write_share(value)} [{', '.join(e.removesuffix(' %') for e in ends)}]"
+
+
 def place_key(texts: Sequence[str], across: float) -> list[Spot]:
     """Place labels, each behind a swatch, on as many lines as they need."""
     spots: list[Spot] = []

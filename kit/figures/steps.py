@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kit.figures import cards, phases
 from kit.figures.cards import EDGE, Row
 from kit.figures.numbers import format_seconds, is_known
-from kit.figures.phases import LINE, write_share
+from kit.figures.phases import LINE, format_saving, write_share
 from kit.figures.pictures import alone, describe
 from kit.figures.theme import COLOURS, HATCH, PHASES
 
@@ -118,14 +118,6 @@ def _check(
         raise ValueError(f"draw_step: a step takes time, not {step_seconds} s")
     if overhead is not None and not 0 <= overhead <= 1:
         raise ValueError(f"draw_step: overhead={overhead} is no fraction of a step")
-
-
-def _write_saving(value: float | None, low: float | None, high: float | None) -> str:
-    """Write "61 % [58, 64]"; an interval that is not known is left out."""
-    if not (is_known(value) and is_known(low) and is_known(high)):
-        return write_share(value)
-    ends = (write_share(end, value).removesuffix(" %") for end in (low, high))
-    return f"{write_share(value)} [{', '.join(ends)}]"
 
 
 def _plan(
@@ -245,7 +237,7 @@ def _draw_savings(
     """Draw a bar per row from 0, as wide as its value, with its interval and words."""
     left = cards.measure_widest(names) + 0.18
     axes = phases.add_axes(canvas, left, top, one * len(rows))
-    texts = [_write_saving(*ends) for _, *ends in rows]
+    texts = [format_saving(*ends) for _, *ends in rows]
     across = canvas.get_xlim()[1] - left
     values = [100 * row[1] for row in rows if is_known(row[1])]
     ends = [100 * x for x in cards.list_known(rows)]
