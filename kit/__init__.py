@@ -10,7 +10,7 @@ An experiment is a generator: each `yield n` says "one step is done, n items han
 True
 """
 
-from kit import costs, data, tuning
+from kit import costs, data, tools, tuning
 from kit.clock import measure
 from kit.comparison import compare
 from kit.diagnosis import diagnose, timeline
@@ -33,5 +33,6 @@ __all__ = [
     "save",
     "this_machine",
     "timeline",
+    "tools",
     "tuning",
 ]

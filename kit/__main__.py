@@ -1,4 +1,4 @@
-"""`python -m kit machine`, `diagnose`, `record`, `claims`: the kit from a shell.
+"""`python -m kit machine`, `diagnose`, `record`, `claims`, `cheatsheet`: from a shell.
 
 `diagnose train.py:train batch_size=64` says where a training loop's time goes.
 """
@@ -75,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     claims.add_argument(
         "--write", type=Path, metavar="README", help="put the table into this file"
     )
+    cheatsheet = commands.add_parser("cheatsheet", help="write the cheat sheet's table")
+    cheatsheet.add_argument("--write", type=Path, metavar="FILE", required=True)
     diagnose = _add_diagnose(commands)
     options, rest = parser.parse_known_args(arguments)
     if options.command == "diagnose":  # knobs may come after options, too
@@ -94,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "record":
             return record_notebooks(options.notebooks, dry_run=options.dry_run)
+        if options.command == "cheatsheet":
+            return write_cheatsheet(options.write)
         return show_claims(options.folder, check=options.check, readme=options.write)
     except RecordingError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -370,19 +374,30 @@ def show_claims(folder: Path, *, check: bool, readme: Path | None) -> int:
     return 1 if check and problems else 0
 
 
-def _write_table(readme: Path, block: str) -> None:
+def write_cheatsheet(page: Path) -> int:
+    """Write the table symptom, measurement, chapter into its page."""
+    from kit.diagnosis import cheatsheet as sheet
+
+    rows = _markdown(sheet.HEADERS, sheet.list_rows(page.parent))
+    _write_table(page, "\n".join([sheet.START, "", *rows, "", sheet.END]))
+    return 0
+
+
+def _write_table(page: Path, block: str) -> None:
+    """Put a table in place of the one between the same first and last line."""
+    start, *_, end = block.splitlines()
     try:
-        text = readme.read_text(encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
     except OSError as error:
         raise RecordingError(
-            f"{readme}: cannot be read ({error.strerror}).\n"
-            "Name the file that has the table: --write README.md."
+            f"{page}: cannot be read ({error.strerror}).\n"
+            "Name the file that has the table: --write README.md, for example."
         ) from error
-    before, _, rest = text.partition(_START)
-    _, end, after = rest.partition(_END)
-    if not end:
-        raise RecordingError(f"{readme}: has no lines {_START} and {_END}.")
-    readme.write_text(before + block + after, encoding="utf-8")
+    before, _, rest = text.partition(start)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise RecordingError(f"{page}: has no lines {start} and {end}.")
+    page.write_text(before + block + after, encoding="utf-8")
 
 
 def _markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:

@@ -1248,6 +1248,14 @@ def test_useful_work_is_good_news():
     assert "70" in reason and "82" in reason
 
 
+def test_good_news_waits_while_a_large_saving_is_unsure():
+    useful = {"work": work(compute=0.8), "rates": {"compute": 0.71}}
+    found = conclude(**useful, threads=(2.5, 0.9, 5.0))
+    assert found.verdict is None and "'threads'" in found.reason
+    assert conclude(**useful, threads=(1.05, 0.8, 1.4)).verdict == "compute"
+    assert conclude(**useful, optimizer=(1.2, 0.9, 1.6)).verdict == "compute"
+
+
 def test_moving_little_is_not_the_bandwidth():
     rates = {"compute": 0.1, "memory": 0.05}
     assert conclude(work=work(memory=0.7), rates=rates).verdict is None

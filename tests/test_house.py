@@ -21,8 +21,8 @@ FILES = sorted(KIT.rglob("*.py"))
 # From the ground up, as the design lists them: imports go down only.
 ROOMS = [
     *("stats", "figures", "progress", "machine", "trial", "clock", "comparison"),
-    *("recording", "costs", "data", "ranks", "diagnosis", "tuning", "teaching"),
-    *("panel", "__main__", "__init__"),
+    *("recording", "costs", "data", "ranks", "diagnosis", "tuning", "tools"),
+    *("teaching", "panel", "__main__", "__init__"),
 ]
 MEASURING = {"stats", "machine", "trial", "clock", "comparison", "recording"}
 
@@ -43,6 +43,7 @@ NAMES = {
     "data": "data",
     "costs": "costs",
     "tuning": "tuning",
+    "tools": "tools",
 }
 HEAVY = ["torch", "matplotlib", "pandas", "ipywidgets", "torchvision"]
 

@@ -24,7 +24,7 @@ from kit.diagnosis.profiling import Profile, record
 from kit.diagnosis.result import Diagnosis
 from kit.figures import format_value
 from kit.machine import this_machine, ticks
-from kit.progress import Progress
+from kit.progress import Progress, Stopped
 from kit.trial import Trial
 
 #: Pairs of set-ups for each intervention at least; more where there is time.
@@ -60,30 +60,53 @@ def diagnose(
     >>> sorted(diagnose(train, seconds=3.0).shares)[:2]
     ['backward', 'forward']
     """
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not (number and 0 < seconds < math.inf):
-        raise ExperimentError(
-            f"diagnose(): seconds={format_value(seconds)} is not a time that it may "
-            "take.\nA diagnosis looks at single steps: say how many seconds, 20 as a "
-            "rule."
-        )
+    check_seconds("diagnose()", seconds)
     check_arguments("diagnose()", seconds, 1, on)
     resolved = resolve("diagnose()", experiment)
     bound = resolved.bind("diagnose()", knobs)
-    call, shared = describe(resolved.name, bound), SharedObjects(resolved, bound)
-    begun = ticks.CLOCK.wall()
-    with Progress(f"diagnosing {call}", at_once=True) as progress, take_turn(progress):
+    title = f"diagnosing {describe(resolved.name, bound)}"
+    with Progress(title, at_once=True) as progress:
+        return diagnose_watched(resolved, bound, progress, seconds)
+
+
+def check_seconds(caller: str, seconds: object) -> None:
+    """Raise ExperimentError for what is not a time that a diagnosis may take."""
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not (number and 0 < seconds < math.inf):
+        raise ExperimentError(
+            f"{caller}: seconds={format_value(seconds)} is not a time that it may "
+            "take.\nA diagnosis looks at single steps: say how many seconds, 20 as a "
+            "rule."
+        )
+
+
+def diagnose_watched(
+    experiment: Experiment,
+    knobs: Mapping[str, object],
+    progress: Progress,
+    seconds: float,
+) -> Diagnosis:
+    """Diagnose what `diagnose` was asked for, while somebody watches the progress.
+
+    Raises Stopped where the progress is told to stop before the end: half a diagnosis
+    is none.
+    """
+    shared = SharedObjects(experiment, knobs)
+    with take_turn(progress):
+        begun = ticks.CLOCK.wall()
         progress.begin(0, 1, seconds)
         with installed(), contextlib.closing(shared):
-            profile = record(resolved, bound, progress, shared, seconds=seconds)
+            profile = record(experiment, knobs, progress, shared, seconds=seconds)
         evidence = gather(profile)
         suspects = causes.suspect(evidence)
         spent = ticks.CLOCK.wall() - begun
         left = max(seconds - spent, _LEAST_SHARE * seconds)
         progress.begin(0, 1, left)
         with installed(devices=bool(profile.trace.devices)):
-            comparison = _leave_out(resolved, bound, suspects, progress, left)
-    return _conclude(resolved, bound, profile, evidence, suspects, comparison)
+            comparison = _leave_out(experiment, knobs, suspects, progress, left)
+    if progress.stopping:
+        raise Stopped
+    return _conclude(experiment, knobs, profile, evidence, suspects, comparison)
 
 
 def gather(profile: Profile) -> Evidence:

@@ -1,10 +1,15 @@
-"""`explore`: turn an experiment's knobs, measure, look.
+"""Panels: `explore` turns an experiment's knobs, a `Gallery` lets you guess and diagnose.
 
-`choices` says what can be turned, `driver` runs one measurement in a thread of its own,
-`results` keeps what was measured, `drawing` makes pictures and tables of it, `view` has
-the controls, `panel` ties them together. ipywidgets is imported when a panel is shown.
+`driver` runs one measurement in a thread of its own, `frame` is what all panels look
+like, of the widgets in `controls`; `failures` tells errors. ipywidgets is imported when
+a panel is shown.
+
+Of `explore`, `choices` says what can be turned, `results` keeps what was measured,
+`drawing` makes pictures and tables of it, `view` has the controls, `panel` ties them
+together. Of a gallery these are `findings`, `gallery_view` and `gallery`.
 """
 
+from kit.panel.gallery import Gallery
 from kit.panel.panel import Panel, explore
 
-__all__ = ["Panel", "explore"]
+__all__ = ["Gallery", "Panel", "explore"]
