@@ -36,6 +36,7 @@ from kit.clock import ExperimentError
 from kit.clock.experiment import resolve
 from kit.comparison import Ratio
 from kit.diagnosis import causes, diagnosing, trace
+from kit.diagnosis.advice import advise
 from kit.diagnosis.causes import Evidence
 from kit.diagnosis.interventions import Intervention, installed, intervene
 from kit.diagnosis.operations import Work
@@ -1327,33 +1328,33 @@ FASTER, SLOWER = Ratio(1.5, 1.4, 1.6, "faster"), Ratio(0.5, 0.4, 0.6, "slower")
 
 
 def test_every_verdict_has_advice():
-    assert causes.advise(None, {}, evidence()) is None
+    assert advise(None, {}, evidence()) is None
     verdicts = ["input", "transfer", "python", "overhead", "sync", "optimizer"]
     for verdict in [*verdicts, "compute", "memory", "threads", "communication"]:
-        advice = causes.advise(verdict, {}, evidence())
+        advice = advise(verdict, {}, evidence())
         assert advice.sentence.endswith(".") and advice.code and advice.chapter
         assert "\n" not in advice.code
 
 
 def test_advice_is_the_repair_that_was_measured():
     repairs = {"1 threads": FASTER, "2 workers": Ratio(1.2, 1.1, 1.3, "faster")}
-    advice = causes.advise("threads", repairs, evidence())
+    advice = advise("threads", repairs, evidence())
     assert advice.code == "torch.set_num_threads(1)"
-    advice = causes.advise("threads", {"2 workers": FASTER}, evidence())
+    advice = advise("threads", {"2 workers": FASTER}, evidence())
     assert "num_workers=2" in advice.code
-    advice = causes.advise("optimizer", {"fused=True": FASTER}, evidence())
+    advice = advise("optimizer", {"fused=True": FASTER}, evidence())
     assert "AdamW" in advice.code and "fused=True" in advice.code
 
 
 @pytest.mark.parametrize("name", ["fused=True", "foreach=True"])
 def test_no_advice_for_what_was_measured_to_be_slower(name):
-    advice = causes.advise("optimizer", {name: SLOWER}, evidence())
+    advice = advise("optimizer", {name: SLOWER}, evidence())
     assert name not in advice.code
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop", "LBFGS", "Own"])
 def test_the_advised_line_runs(name):
-    advice = causes.advise("optimizer", {}, evidence(optimizers=[name]))
+    advice = advise("optimizer", {}, evidence(optimizers=[name]))
     eval(advice.code, {"torch": torch, "model": nn.Linear(4, 1)})
 
 

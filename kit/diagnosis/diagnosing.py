@@ -18,6 +18,7 @@ from kit.comparison.quantities import SPEED
 from kit.comparison.ratio import Ratio
 from kit.comparison.result import Comparison
 from kit.diagnosis import causes
+from kit.diagnosis.advice import advise
 from kit.diagnosis.causes import Evidence, saved
 from kit.diagnosis.interventions import Intervention, installed, intervene
 from kit.diagnosis.profiling import Profile, record
@@ -179,7 +180,7 @@ def _conclude(
         reason=reason,
         shares=dict(profile.shares),
         savings=savings,
-        advice=causes.advise(verdict, repairs, evidence),
+        advice=advise(verdict, repairs, evidence),
         repairs=repairs,
         step_seconds=evidence.step_seconds,
         overhead=(work.overhead + work.optimizer_overhead) / evidence.step_seconds,

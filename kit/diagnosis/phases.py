@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kit import figures
 from kit.diagnosis.trace import BACKWARD, LOADER, Event, Trace, within
 
 #: The phases, in the order of a step.
@@ -95,6 +96,24 @@ def shares(segments: Sequence[Segment], cost: Mapping[str, float]) -> dict[str, 
     left = {p: max(0.0, times[p] - cost.get(p, 0.0)) for p in PHASES if times[p]}
     total = sum(left.values()) or 1.0
     return {phase: time / total for phase, time in left.items()}
+
+
+def list_shares(
+    shares: Mapping[str, float], step_seconds: float
+) -> list[tuple[str, str, str]]:
+    """Return a table's rows: each phase in words, its share, its time in a step.
+
+    >>> list_shares({"input": 0.25}, 0.1)
+    [('waiting for data', '25.0%', '25.0 ms')]
+    """
+    return [
+        (
+            figures.PHASES[p],
+            f"{share:.1%}",
+            figures.format_seconds(share * step_seconds),
+        )
+        for p, share in shares.items()
+    ]
 
 
 def count_events(segments: Sequence[Segment], trace: Trace) -> Counter[str]:

@@ -12,7 +12,9 @@ from kit import figures
 from kit.clock.experiment import Experiment, describe, resolve
 from kit.comparison import Comparison, compare
 from kit.comparison.ratio import Ratio
-from kit.diagnosis.causes import Advice, saved
+from kit.diagnosis.advice import Advice
+from kit.diagnosis.causes import saved
+from kit.diagnosis.phases import list_shares
 from kit.diagnosis.profiling import Profile
 from kit.diagnosis.timeline import check_steps, draw
 from kit.trial import Trial
@@ -126,15 +128,7 @@ class Diagnosis:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the table of phases as text: phase, share, time per step."""
-        names = figures.PHASES
-        return [
-            (
-                names[phase],
-                f"{share:.1%}",
-                figures.format_seconds(share * self.step_seconds),
-            )
-            for phase, share in self.shares.items()
-        ]
+        return list_shares(self.shares, self.step_seconds)
 
     def remarks(self) -> list[str]:
         """Return what else a reader should know, a sentence each."""

@@ -8,7 +8,7 @@ import itertools
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kit import figures
 from kit.clock.experiment import ExperimentError, describe, resolve
@@ -17,7 +17,8 @@ from kit.clock.shared import SharedObjects
 from kit.clock.turns import take_turn
 from kit.diagnosis.interventions import installed
 from kit.diagnosis.phases import Segment
-from kit.diagnosis.profiling import Profile, record
+from kit.diagnosis.profiling import record
+from kit.diagnosis.trace import Trace
 from kit.figures import Span
 from kit.progress import Progress
 
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
 
 _SECONDS = 2.0
 MAIN, LOADER, DEVICE = "main thread", "waiting for data", "device {} stream {}"
+
+
+class _Recorded(Protocol):
+    """A `Profile`, or what another tool recorded."""
+
+    @property
+    def trace(self) -> Trace: ...
+    @property
+    def segments(self) -> Sequence[Segment]: ...
+    @property
+    def shares(self) -> Mapping[str, float]: ...
 
 
 def timeline(
@@ -90,7 +102,7 @@ def _save(written: bytes, path: str | Path) -> Path:
 
 
 def find_lanes(
-    profile: Profile, steps: int
+    profile: _Recorded, steps: int
 ) -> tuple[dict[str, list[Span]], list[float]]:
     """Return what each lane did in the first whole steps, and when steps ended.
 
@@ -143,15 +155,25 @@ def _shorten(name: str) -> str:
     """Write an event's name as a reader knows it."""
     if name.startswith("enumerate(DataLoader)#"):
         return "next batch"
-    name = name.removeprefix("kit: ").removeprefix("aten::")
+    for prefix in ("kit: ", "aten::", "autograd::engine::evaluate_function: "):
+        name = name.removeprefix(prefix)
     return name.partition("#")[2] or name
 
 
-def draw(profile: Profile, call: str, steps: int) -> Figure:
+def summarize(shares: Mapping[str, float], call: str) -> str:
+    """Say what takes most of a step.
+
+    >>> summarize({"input": 0.7, "forward": 0.3}, "train()")
+    'train(): 70% of a step is waiting for data'
+    """
+    phase = max(shares, key=lambda p: shares[p])
+    return f"{call}: {shares[phase]:.0%} of a step is {figures.PHASES[phase]}"
+
+
+def draw(profile: _Recorded, call: str, steps: int) -> Figure:
     """Draw the lanes of some steps of an experiment, under what takes most of them."""
-    phase = max(profile.shares, key=lambda p: profile.shares[p])
-    title = f"{call}: {profile.shares[phase]:.0%} of a step is {figures.PHASES[phase]}"
     lanes, marks = find_lanes(profile, steps)
+    title = summarize(profile.shares, call)
     figure = figures.draw_timeline(lanes, title=title, marks=marks[:-1])
     figure.alt += " " + describe_overlaps(lanes)  # type: ignore[attr-defined]
     return figure

@@ -1,4 +1,4 @@
-"""Panels: `explore` turns an experiment's knobs, a `Gallery` lets you guess and diagnose.
+"""Panels: `explore` turns an experiment's knobs, a `Gallery` makes you guess a cause.
 
 `driver` runs one measurement in a thread of its own, `frame` is what all panels look
 like, of the widgets in `controls`; `failures` tells errors. ipywidgets is imported when

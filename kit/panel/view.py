@@ -38,7 +38,10 @@ class View(Frame):
         several = len(panel.choices.points()) > 1
         run_all.disabled = not several
         self._starters = [run, clear, *[run_all] * several]
-        self._picture, self._summary = make_text("kit-picture"), make_text("kit-summary")
+        self._picture, self._summary = (
+            make_text("kit-picture"),
+            make_text("kit-summary"),
+        )
         groups = [label_control(*group) for group in self._controls.items()]
         buttons = make_grid([run, run_all, self._stop, clear])
         self._enclose([*groups, buttons], [self._picture, self._summary], [])

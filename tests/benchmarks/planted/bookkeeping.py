@@ -65,14 +65,6 @@ def write_weights(path, step, loss, model):
         os.fsync(log.fileno())
 
 
-def describe_weights(model):
-    """Return quantiles and a histogram of all weights and gradients."""
-    values = numpy.concatenate([p.detach().numpy().ravel() for p in model.parameters()])
-    slopes = numpy.concatenate([p.grad.numpy().ravel() for p in model.parameters()])
-    quantiles = numpy.percentile(values, [1, 5, 25, 50, 75, 95, 99])
-    return quantiles, numpy.histogram(slopes, bins=50)
-
-
 class PythonCarts:
     """Poles balanced on carts, moved one by one in plain Python."""
 

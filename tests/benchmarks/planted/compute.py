@@ -6,19 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .parts import Planted, batches, mlp, numbers, whole_numbers
-
-
-def wide_perceptron():
-    """Train a wide multilayer perceptron."""
-    model = mlp(1024, 1024, 1024, 10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    for inputs, labels in batches(384, numbers(1536, 1024), whole_numbers(10, 1536)):
-        loss = F.cross_entropy(model(inputs), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(inputs)
+from .parts import Planted, batches, numbers, shown, whole_numbers
 
 
 def residual_convolutions():
@@ -134,7 +122,7 @@ def volumes_convolved():
 
 
 COMPUTE = [
-    Planted("a wide perceptron", "compute", wide_perceptron),
+    shown("C", "a wide perceptron", "compute"),
     Planted("residual convolutions", "compute", residual_convolutions),
     Planted("attention over long sequences", "compute", long_attention),
     Planted("large matrices", "compute", kernel_matrix),

@@ -15,7 +15,6 @@ from kit.data import Distant
 from .input_data import (
     Augmented,
     Clips,
-    Lines,
     Sentences,
     SentenceTensors,
     Spectrograms,
@@ -25,12 +24,11 @@ from .input_data import (
     jpeg_photos,
     pad_by_hand,
     pad_tensors,
-    parsed_lines,
     ready_features,
     shrunk_photos,
     table,
 )
-from .parts import Planted, cnn, mlp
+from .parts import Planted, cnn, mlp, shown
 
 
 def photos_decoded(*, photos=jpeg_photos):
@@ -162,21 +160,6 @@ def sounds_collated(*, dataset=Clips, collate=features_one_by_one):
             yield len(features)
 
 
-def lines_parsed(*, dataset=Lines):
-    """Fit the rows of a CSV file that are parsed again in each epoch."""
-    loader = DataLoader(dataset(), batch_size=64, shuffle=True)
-    model = mlp(300, 128, 10, activation=nn.GELU)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
-    while True:
-        for rows, labels in loader:
-            loss = F.cross_entropy(model(rows), labels)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            yield len(rows)
-
-
 def samples_one_by_one():
     """Train on a tensor in memory whose rows are fetched one by one."""
     dataset = TensorDataset(numbers_of_digits(), labels_of_digits())
@@ -269,7 +252,6 @@ _TABLE = [
     ("one worker for what is far away", autoencode_from_far, {"num_workers": 2}),
     ("sentences padded by hand", sentences_padded, _PADDED),
     ("features made in the collation", sounds_collated, _COLLATED),
-    ("CSV parsed in each epoch", lines_parsed, {"dataset": parsed_lines}),
     ("spectrograms unpacked", spectrograms_unpacked, {"compressed": False}),
     ("one worker for photos", too_few_workers, {"num_workers": 2}),
     ("workers restarted", workers_restarted, {"persistent_workers": True}),
@@ -278,4 +260,5 @@ INPUT = [
     *(Planted(name, "input", slow, partial(slow, **fix)) for name, slow, fix in _TABLE),
     Planted("photos augmented", "input", photos_augmented, photos_augmented_together),
     Planted("samples one by one", "input", samples_one_by_one, samples_together),
+    shown("D", "CSV parsed in each epoch", "input"),
 ]

@@ -79,33 +79,6 @@ def table(rows, columns):
     return TensorDataset(numbers(rows, columns), whole_numbers(10, rows))
 
 
-class Lines(Dataset):
-    """Rows of a CSV file in memory, parsed each time they are read."""
-
-    def __init__(self):
-        self.lines = csv_lines()
-
-    def __len__(self):
-        return len(self.lines)
-
-    def __getitem__(self, index):
-        *values, label = self.lines[index].split(",")
-        return torch.tensor([float(value) for value in values]), int(label)
-
-
-@functools.cache
-def csv_lines():
-    rows = zip(numbers(512, 300).tolist(), whole_numbers(10, 512).tolist(), strict=True)
-    return [",".join(f"{value:.5f}" for value in row) + f",{n}" for row, n in rows]
-
-
-@functools.cache
-def parsed_lines():
-    """The same rows, parsed once."""
-    values, labels = zip(*Lines(), strict=True)
-    return TensorDataset(torch.stack(values), torch.tensor(labels))
-
-
 class Spectrograms(Dataset):
     """Spectrograms that were stored compressed, or not."""
 

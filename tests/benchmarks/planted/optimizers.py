@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .parts import Planted, batches, mlp, numbers, whole_numbers
+from .parts import Blocks, Planted, batches, mlp, numbers, shown, whole_numbers
 
 
 class Words(nn.Module):
@@ -25,21 +25,6 @@ class Words(nn.Module):
         return self.head(torch.stack(list(self.rows))[text].mean(1))
 
 
-class Blocks(nn.Module):
-    """A layer of many small blocks along the diagonal, each a parameter."""
-
-    def __init__(self, blocks, width):
-        super().__init__()
-        size = (width, width)
-        self.blocks = nn.ParameterList([torch.randn(size) / 4 for _ in range(blocks)])
-        self.shifts = nn.ParameterList([torch.zeros(width) for _ in range(blocks)])
-
-    def forward(self, inputs):
-        weight, shift = torch.stack(list(self.blocks)), torch.stack(list(self.shifts))
-        parts = inputs.unflatten(1, weight.shape[:2])
-        return torch.einsum("nbi,bio->nbo", parts, weight).add(shift).flatten(1)
-
-
 def many_small_tensors(*, fused=None):
     """Train thousands of small tensors with Adam."""
     model = Words(1200, 16)
@@ -52,22 +37,6 @@ def many_small_tensors(*, fused=None):
         loss.backward()
         optimizer.step()
         yield len(text)
-
-
-def momentum_tensor_by_tensor(*, foreach=False):
-    """Train a block-diagonal layer with RMSprop and foreach off."""
-    model = nn.Sequential(Blocks(150, 4), nn.Tanh(), Blocks(150, 4))
-    optimizer = torch.optim.RMSprop(
-        model.parameters(), lr=1e-4, momentum=0.9, centered=True, foreach=foreach
-    )
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999)
-    for inputs, targets in batches(32, numbers(320, 600), numbers(320, 600)):
-        optimizer.zero_grad()
-        loss = F.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        scheduler.step()
-        yield len(inputs)
 
 
 def adam_over_words():
@@ -222,13 +191,13 @@ def wide_layers(*, fused=None):
 fused_adam = partial(torch.optim.Adam, fused=True)
 _TABLE = [
     ("thousands of small tensors, Adam", many_small_tensors, {"fused": True}),
-    ("foreach off, RMSprop", momentum_tensor_by_tensor, {"foreach": True}),
     ("clipped in a Python loop", clipped_by_hand, {"clip": clip_together}),
     ("averaged in a Python loop", weights_averaged, {"average": average_together}),
     ("Adam written by hand", adam_by_hand, {"make_optimizer": fused_adam}),
     ("AdamW over wide layers, a small batch", wide_layers, {"fused": True}),
 ]
 OPTIMIZER = [
+    shown("E", "foreach off, RMSprop", "optimizer"),
     *(
         Planted(name, "optimizer", bad, partial(bad, **fix))
         for name, bad, fix in _TABLE

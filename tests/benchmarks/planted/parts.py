@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Callable, Iterator
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 
@@ -23,31 +23,25 @@ class Planted(NamedTuple):
     repaired: Callable | None = None
 
 
-@functools.cache
-def numbers(*shape: int) -> torch.Tensor:
-    """Return normally distributed numbers of this shape, always the same."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+def _load_slow_loops() -> ModuleType:
+    """Import the loops that lie beside the notebook which shows them."""
+    path = Path(__file__).resolve().parents[3] / "tutorials" / "slow_loops.py"
+    spec = importlib.util.spec_from_file_location("slow_loops", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-@functools.cache
-def whole_numbers(below: int, *shape: int) -> torch.Tensor:
-    """Return whole numbers from 0 to `below` - 1, always the same."""
-    generator = torch.Generator().manual_seed(1)
-    return torch.randint(below, shape, generator=generator)
+slow_loops = _load_slow_loops()
+numbers, whole_numbers = slow_loops.numbers, slow_loops.whole_numbers
+batches, mlp, Blocks = slow_loops.batches, slow_loops.mlp, slow_loops.Blocks
 
 
-def batches(size: int, *tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield whole batches out of memory, for ever; slices, so nothing is copied."""
-    while True:
-        yield from zip(*(tensor.split(size) for tensor in tensors), strict=True)
-
-
-def mlp(*widths: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
-    """Make a multilayer perceptron with these widths, the input's first."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in itertools.pairwise(widths):
-        layers += [nn.Linear(inputs, outputs), activation()]
-    return nn.Sequential(*layers[:-1])
+def shown(letter: str, name: str, cause: str | None) -> Planted:
+    """Return a loop of the gallery in chapter 02, which tells its letter only."""
+    loop, repaired = slow_loops.LOOPS[letter], slow_loops.REPAIRED[letter]
+    return Planted(name, cause, loop, None if repaired is loop else repaired)
 
 
 def cnn(channels: int, classes: int = 10) -> nn.Sequential:

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from .bookkeeping import (
     PythonCarts,
     TogetherCarts,
-    describe_weights,
     edit_distance,
     overlap,
     overlap_in_python,
@@ -24,7 +23,7 @@ from .bookkeeping import (
     top_five_in_python,
     write_weights,
 )
-from .parts import Planted, batches, mlp, numbers, whole_numbers
+from .parts import Planted, batches, mlp, numbers, shown, whole_numbers
 
 
 def accuracy_counted(*, count_hits=top_five_in_python):
@@ -190,23 +189,6 @@ def history_in_a_list():
         yield len(inputs)
 
 
-def weights_described(*, describe_every=1):
-    """Compute quantiles of all weights with NumPy in each step."""
-    model = mlp(256, 384, 384, 10, activation=nn.SiLU)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    seen = None
-    for step, (inputs, labels) in enumerate(
-        batches(64, numbers(1024, 256), whole_numbers(10, 1024)), start=1
-    ):
-        loss = F.cross_entropy(model(inputs), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if step % describe_every == 0:
-            seen = describe_weights(model)
-        yield len(inputs), {} if seen is None else {"median": seen[0][3]}
-
-
 def weights_hashed(*, hash_every=1):
     """Hash the weights in each step, to prove later that a run was repeated."""
     model = mlp(512, 1024, 512, activation=nn.ELU)
@@ -249,11 +231,11 @@ _TABLE = [
     ("weights logged to disk", weights_logged, {"log_every": 100}),
     ("a checkpoint each step", checkpoint_saved, {"save_every": 100}),
     ("samples printed", samples_printed, {"print_every": 100}),
-    ("quantiles in NumPy", weights_described, {"describe_every": 100}),
     ("weights hashed", weights_hashed, {"hash_every": 100}),
     ("carts moved in Python", carts_balanced, {"make_carts": TogetherCarts}),
 ]
 PYTHON = [
     *(Planted(name, "python", bad, partial(bad, **fix)) for name, bad, fix in _TABLE),
     Planted("history in pandas", "python", history_in_pandas, history_in_a_list),
+    shown("B", "quantiles in NumPy", "python"),
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .parts import Planted, batches, mlp, numbers, whole_numbers
+from .parts import Planted, batches, mlp, numbers, shown, whole_numbers
 
 
 def layers_on_one_thread(*, one_thread=True):
@@ -131,24 +131,6 @@ def taught_in_a_pool(*, crowded=True):
             yield len(inputs)
 
 
-def autoencoder_on_many_threads(*, threads_per_core=4):
-    """Train a convolutional autoencoder on four times as many threads as cores."""
-    torch.set_num_threads(threads_per_core * torch.get_num_threads())
-    model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, stride=2, padding=1),
-        nn.BatchNorm2d(16),
-        nn.ELU(),
-        nn.ConvTranspose2d(16, 1, 4, stride=2, padding=1),
-    )
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    for (images,) in batches(32, numbers(320, 1, 32, 32)):
-        loss = F.binary_cross_entropy_with_logits(model(images), images.sigmoid())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(images)
-
-
 _TABLE = [
     ("wide layers on one thread", layers_on_one_thread, {"one_thread": False}),
     ("convolutions on one thread", images_on_one_thread, {"one_thread": False}),
@@ -164,12 +146,8 @@ _TABLE = [
     ),
     ("an ensemble in a pool", ensemble_in_a_pool, {"crowded": False}),
     ("a teacher asked in a pool", taught_in_a_pool, {"crowded": False}),
-    (
-        "an autoencoder on many threads",
-        autoencoder_on_many_threads,
-        {"threads_per_core": 1},
-    ),
 ]
 THREADS = [
-    Planted(name, "threads", bad, partial(bad, **fix)) for name, bad, fix in _TABLE
+    *(Planted(name, "threads", bad, partial(bad, **fix)) for name, bad, fix in _TABLE),
+    shown("F", "an autoencoder on many threads", "threads"),
 ]
