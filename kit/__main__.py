@@ -238,7 +238,12 @@ def _write_notebook(notebook: Any, path: Path) -> None:
 
 
 def _is_static(output: Any) -> bool:
-    return output.get("metadata", {}).get("kit") != "progress"
+    """Return whether an output means something in a stored notebook.
+
+    Progress does not, and neither does a page that a script fetches from a server.
+    """
+    page = "".join(output.get("data", {}).get("text/html", ""))
+    return output.get("metadata", {}).get("kit") != "progress" and "<script" not in page
 
 
 def _write_recording(notebook: Path, made: Recording) -> Path:

@@ -695,7 +695,7 @@ def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "tutorials"
     good = write_chapter(
         folder,
-        "import os\nfrom pathlib import Path\nimport ipywidgets\nimport kit",
+        "import os\nfrom pathlib import Path\nimport IPython, ipywidgets\nimport kit",
         "os.environ.get('KIT_SMOKE', 'full length')",
         "def count(*, n=1000):\n    while True:\n        yield sum(range(n)) and 1",
         "comparison = kit.compare(count, n=[1000, 4000], seconds=2.5)\ncomparison",
@@ -703,6 +703,7 @@ def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch):
         "kit.measure(count, seconds=0.1)",
         "ipywidgets.IntSlider()",
         "Path.cwd().name",
+        "IPython.display.HTML('<iframe></iframe><script>fill()</script>')",
     )
     raising = write_chapter(folder, "x = 1", "raise ValueError('oh')", name="01_raises")
     untouched = raising.read_bytes()
@@ -716,10 +717,10 @@ def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch):
 
     stored = nbformat.read(good, as_version=4)
     nbformat.validate(stored)
-    assert len(stored.cells) == 9
+    assert len(stored.cells) == 10
     assert "widgets" not in stored.metadata
     shown = [cell.outputs for cell in stored.cells[1:]]
-    assert [len(outputs) for outputs in shown] == [0, 1, 0, 1, 1, 1, 1, 1]
+    assert [len(outputs) for outputs in shown] == [0, 1, 0, 1, 1, 1, 1, 1, 0]
     assert shown[1][0].data["text/plain"] == "'full length'"
     assert "×" in shown[3][0].data["text/plain"]
     assert "text/html" in shown[3][0].data

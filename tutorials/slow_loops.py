@@ -105,7 +105,7 @@ def tensor_rows() -> TensorDataset:
 def read_digits(*, part=1):
     """Read handwritten digits."""
     model = mlp(256, 32, 32, 10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for images, digits in batches(24, numbers(480, 256), whole_numbers(10, 480)):
         losses = [
             F.cross_entropy(model(some), true)
