@@ -65,7 +65,9 @@ def test_a_loop_is_an_experiment_of_at_most_twenty_lines(loops, letter):
     experiment.bind("test", {})
     assert inspect.isgeneratorfunction(loop)
     source = inspect.getsource(loop)
-    assert len(source.splitlines()) <= 20
+    lines = source.splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 76, "it is wider than the gallery's column"
     assert source.count("yield") == 1
 
 

@@ -106,11 +106,10 @@ def read_digits(*, part=1):
     """Read handwritten digits."""
     model = mlp(256, 32, 32, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for images, digits in batches(24, numbers(480, 256), whole_numbers(10, 480)):
-        losses = [
-            F.cross_entropy(model(some), true)
-            for some, true in zip(images.split(part), digits.split(part), strict=True)
-        ]
+    data = batches(24, numbers(480, 256), whole_numbers(10, 480))
+    for images, digits in data:
+        pairs = zip(images.split(part), digits.split(part), strict=True)
+        losses = [F.cross_entropy(model(few), true) for few, true in pairs]
         loss = torch.stack(losses).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -129,10 +128,10 @@ def recognise_voices(*, every=1):
         loss.backward()
         optimizer.step()
         if step % every == 0:
-            weights = [p.detach().numpy().ravel() for p in model.parameters()]
-            spread = numpy.percentile(numpy.concatenate(weights), [5, 25, 50, 75, 95])
-            median = float(spread[2])
-        yield len(voices), {"loss": loss, "median": median}
+            weights = nn.utils.parameters_to_vector(model.parameters())
+            values = weights.detach().numpy()
+            low, *_, high = numpy.percentile(values, [1, 5, 25, 50, 75, 95, 99])
+        yield len(voices), {"loss": loss, "spread": high - low}
 
 
 def sort_photos():
@@ -171,11 +170,13 @@ def grade_wines(*, rows=CsvRows):
 def forecast_tides(*, foreach=False):
     """Forecast the tides in 150 harbours."""
     model = nn.Sequential(Blocks(150, 4), nn.Tanh(), Blocks(150, 4))
+    parameters = list(model.parameters())
     optimizer = torch.optim.RMSprop(
-        model.parameters(), lr=1e-4, momentum=0.9, centered=True, foreach=foreach
+        parameters, lr=1e-4, momentum=0.9, centered=True, foreach=foreach
     )
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999)
-    for levels, later in batches(32, numbers(320, 600), numbers(320, 600)):
+    data = batches(32, numbers(320, 600), numbers(320, 600))
+    for levels, later in data:
         optimizer.zero_grad()
         loss = F.mse_loss(model(levels), later)
         loss.backward()
@@ -195,8 +196,8 @@ def restore_drawings(*, per_core=4):
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     for (drawings,) in batches(32, numbers(320, 1, 32, 32)):
-        restored = model(drawings)
-        loss = F.binary_cross_entropy_with_logits(restored, drawings.sigmoid())
+        clean = drawings.sigmoid()
+        loss = F.binary_cross_entropy_with_logits(model(drawings), clean)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -25,7 +25,7 @@ CAUSES = {
     "optimizer": "updating the parameters",
     "threads": "threads that do not fit the cores",
     "communication": "waiting for other ranks",
-    "memory": "moving numbers through memory",
+    "memory": "reading and writing memory",
     "compute": "useful arithmetic",
     NOTHING: "nothing to repair",
 }
@@ -68,13 +68,12 @@ class Finding:
 
     def sentence(self) -> str:
         """Return guess and verdict, as one sentence."""
-        found = f"it is {self.found}" if self.verdict else f"there is {self.found}"
         if self.guess is None:
-            return f"{found[0].upper()}{found[1:]}."
+            return f"Found: {self.found}."
         guessed = f"{self.mark} You guessed {CAUSES[self.guess]}".strip()
         if self.guess == self.verdict:
             return f"{guessed}, and so it is."
-        return f"{guessed}; {found}."
+        return f"{guessed}; {'it is' if self.verdict else 'there is'} {self.found}."
 
 
 class Findings:
@@ -128,12 +127,14 @@ class Findings:
             )
         return self.diagnoses[name]
 
-    def told(self, name: str) -> str:
-        """Return guess, verdict and reason for a loop; empty without a diagnosis."""
+    def told(self, name: str) -> list[str]:
+        """Return guess and verdict, then what the picture's title does not tell."""
         if name not in self.diagnoses:
-            return ""
+            return []
+        found = self.diagnoses[name]
         mine = [f for f in self._history if f.loop == name and not f.failure]
-        return f"{mine[-1].sentence()} {self.diagnoses[name].sentence()}."
+        more = "" if found.verdict else f"{found.sentence()}."
+        return [mine[-1].sentence(), *filter(None, [more])]
 
     def picture(self, name: str) -> str:
         """Return the picture of a loop's step as HTML; empty without a diagnosis."""
@@ -149,9 +150,9 @@ class Findings:
         found = self.diagnoses.get(name)
         if found is None or found.advice is None:
             return ""
-        sentence, code = html.escape(found.advice.sentence), found.advice.code
-        chapter = html.escape(found.advice.chapter)
-        return f"{sentence} Try <code>{html.escape(code)}</code>. Chapter {chapter}."
+        told = html.escape(f"{found.advice.sentence} Chapter {found.advice.chapter}.")
+        code = html.escape(found.advice.code)
+        return f"<div>{told}</div><div>Try <code>{code}</code></div>"
 
     def summary(self) -> str:
         """Return the newest result in words."""

@@ -68,8 +68,9 @@ class GalleryView(Frame):
         self._source.value = (
             f'<pre tabindex="0" role="region" aria-label="{label}">{code}</pre>'
         )
-        told = html.escape(results.told(name))
-        self._summary.value = f'<div role="status">{told}</div>' if told else ""
+        told = [html.escape(line) for line in results.told(name)]
+        lines = "".join(f"<div>{line}</div>" for line in told)
+        self._summary.value = f'<div role="status">{lines}</div>' if told else ""
         self._picture.value = results.picture(name)
         self._advice.value = results.advice(name)
 
