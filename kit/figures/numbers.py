@@ -1,5 +1,6 @@
 """Numbers in words: three significant digits, and a unit."""
 
+import inspect
 import math
 import re
 from typing import Any
@@ -68,8 +69,12 @@ def format_value(value: object, width: int = 40) -> str:
 
     >>> format_value("a\\nb"), format_value(list(range(99)), width=12)
     ("'a\\\\nb'", '[0, 1, 2, 3…')
+    >>> format_value(len)
+    'len'
     """
-    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(value).split()))
+    is_named = inspect.isroutine(value) or inspect.isclass(value)
+    text = value.__name__ if is_named else " ".join(repr(value).split())
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 

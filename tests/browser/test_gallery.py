@@ -4,6 +4,7 @@ import nbformat
 import pytest
 
 from browser.lab import BESIDE, wait_until
+from browser.test_panel import CONTRASTS, OVERFLOW, THEME
 
 SETUP = """
 import time
@@ -103,6 +104,26 @@ def test_an_error_of_the_loop_is_shown(book):
     alert = shown.find("status").get_by_role("alert")
     assert "nap()" in alert.inner_text()
     book.run(SCRATCH, "works[0] = 1")
+
+
+def test_text_can_be_read_in_both_themes_and_nothing_sticks_out(book):
+    try:
+        for theme in ("JupyterLab Dark", "JupyterLab Light"):
+            book.execute("apputils:change-theme", {"theme": theme})
+            wait_until(lambda theme=theme: book.page.evaluate(THEME) == theme)
+            book.page.wait_for_function(
+                "() => document.getAnimations().every(a => a.playState !== 'running')"
+            )
+            found = book.page.evaluate(CONTRASTS)
+            assert len(found) > 40
+            weak = {tuple(row[1:]): round(row[0], 2) for row in found if row[0] < 4.5}
+            assert not weak, f"{theme}: {weak}"
+        for width in (1600, 900):
+            book.page.set_viewport_size({"width": width, "height": 1400})
+            wait_until(lambda: not book.page.evaluate(OVERFLOW), 5)
+    finally:
+        book.execute("apputils:change-theme", {"theme": "JupyterLab Light"})
+        book.page.set_viewport_size({"width": 1280, "height": 1400})
 
 
 def test_a_saved_notebook_opened_again_invites(book):
