@@ -525,3 +525,22 @@ assert not {"ipywidgets", "matplotlib"} & set(sys.modules)
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, timeout=90, env=environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_gallery_keeps_the_threads_that_it_was_made_with():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    seen = []
+
+    def look():
+        while True:
+            seen.append(torch.get_num_threads())
+            time.sleep(0.002)
+            yield 1
+
+    gallery = Gallery({"A": look}, seconds=SHORT)
+    torch.set_num_threads(1)
+    gallery.run("A")
+    assert seen[0] == 2
+    assert torch.get_num_threads() == 1
+    torch.set_num_threads(before)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kit.clock.experiment import Experiment, ExperimentError, resolve
@@ -23,7 +24,8 @@ class Gallery:
 
     `loops` maps names to experiments, `seconds` is about how long a diagnosis takes.
     `run(name)` diagnoses one from code as the button does; `diagnoses` maps names to
-    the latest diagnoses. Raises ExperimentError for what cannot be diagnosed.
+    the latest diagnoses. PyTorch computes with as many threads as it had when the
+    gallery was made. Raises ExperimentError for what cannot be diagnosed.
 
     >>> def train():
     ...     while True:
@@ -33,7 +35,10 @@ class Gallery:
     """
 
     def __init__(self, loops: Mapping[str, object], *, seconds: float = 12.0) -> None:
+        import torch
+
         check_seconds("Gallery()", seconds)
+        self._threads = torch.get_num_threads()
         self._loops, self._seconds = _resolve(loops), seconds
         self._findings = Findings(self._loops)
         self._view: GalleryView | None = None
@@ -77,7 +82,8 @@ class Gallery:
         experiment = self._loops[name]
         try:
             knobs = experiment.bind("Gallery()", {})
-            found = diagnose_watched(experiment, knobs, progress, self._seconds)
+            with _threads(self._threads):
+                found = diagnose_watched(experiment, knobs, progress, self._seconds)
         except Stopped:
             self._findings.stop(name, guess)
         except Exception as error:
@@ -147,6 +153,18 @@ def _resolve(loops: object) -> dict[str, Experiment]:
     for experiment in found.values():
         experiment.bind("Gallery()", {})
     return found
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _wake_profiler() -> None:
