@@ -76,7 +76,8 @@ def test_dependencies_are_those_of_the_design():
 
 
 def test_binder_pins_every_dependency_within_its_bounds():
-    needed, pins = requirements(PROJECT["dependencies"]), binder_pins()
+    extra = PROJECT["optional-dependencies"]["hub"]
+    needed, pins = requirements([*PROJECT["dependencies"], *extra]), binder_pins()
     assert set(pins) == set(needed)
     for name, pin in pins.items():
         (exact,) = pin.specifier

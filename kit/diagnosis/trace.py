@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kit.clock.experiment import ExperimentError
+from kit.machine import ticks
 
 #: What the diagnosis itself writes into a trace.
 STEP, BACKWARD, LOADER = "kit: step", "kit: backward", "kit: loader"
 #: More events than these are not kept: steps are left out, and it is said.
 MOST_EVENTS = 150_000
+#: So many operations, three times with and without a profiler, tell an event's cost.
+_OPERATIONS = 1000
 #: PyTorch's number for events that Python code opened by name.
 _USER_SCOPE = 7
 
@@ -147,6 +150,38 @@ def profiling(
                 found.extend(results.events())
                 if path is not None:
                     profiler.export_chrome_trace(path)
+
+
+def prepare() -> None:
+    """Use PyTorch's profiler once, in this thread.
+
+    Where its first use is in another thread, it writes an error to the screen.
+    """
+    from torch.autograd import profiler
+
+    if not is_profiling():
+        with _quiet(), profiler.profile():
+            pass
+
+
+def measure_event_cost() -> float:
+    """Return how many nanoseconds recording one event costs here and now.
+
+    >>> measure_event_cost() >= 0
+    True
+    """
+    import torch
+
+    def time_operations() -> float:
+        begun = ticks.CLOCK.wall()
+        for _ in range(_OPERATIONS):
+            torch.empty((), device="cpu")
+        return ticks.CLOCK.wall() - begun
+
+    plain = min(time_operations() for _ in range(3))
+    with profiling():
+        recorded = min(time_operations() for _ in range(3))
+    return 1e9 * max(0.0, recorded - plain) / _OPERATIONS
 
 
 @contextlib.contextmanager

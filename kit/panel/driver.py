@@ -23,9 +23,10 @@ class Driver:
     """Drives measurements in a thread of its own, or here where updates need that.
 
     The thread takes over what belongs to a thread in PyTorch (thread count, grad mode,
-    autocast …) from the cells' thread, as it was after the latest cell. `show()` is
-    called where there is progress to show, `show_partial(trials)` where a comparison
-    has partial results and nothing is timed.
+    autocast …) from the cells' thread: as it was after the latest cell, or, where it
+    does not follow the cells, when this was made. `show()` is called where there is
+    progress to show, `show_partial(trials)` where a comparison has partial results and
+    nothing is timed.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class Driver:
         show: Callable[[], None],
         show_partial: Callable[[Mapping[str, Any]], None],
         replaced: Callable[[], None],
+        *,
+        follows_cells: bool = True,
     ) -> None:
         self.progress: Progress | None = None
         self.show, self.show_partial, self._replaced = show, show_partial, replaced
         self._one_run = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._state = snapshot.capture()
+        self._state, self._follows_cells = snapshot.capture(), follows_cells
         self._shell = _find_shell()
         self._cell = _cell_of(self._shell)
         #: Whether a cell runs now: one that makes a panel does.
@@ -153,7 +156,8 @@ class Driver:
 
     def _after_cell(self, result: Any) -> None:
         self.in_cell = False
-        self._state = snapshot.capture()
+        if self._follows_cells:
+            self._state = snapshot.capture()
         openmp.release_threads()  # or they would slow down those of a measurement
 
 

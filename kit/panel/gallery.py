@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kit.clock.experiment import Experiment, ExperimentError, resolve
@@ -24,8 +23,9 @@ class Gallery:
 
     `loops` maps names to experiments, `seconds` is about how long a diagnosis takes.
     `run(name)` diagnoses one from code as the button does; `diagnoses` maps names to
-    the latest diagnoses. PyTorch computes with as many threads as it had when the
-    gallery was made. Raises ExperimentError for what cannot be diagnosed.
+    the latest diagnoses. PyTorch's settings for a thread, as the number of its threads,
+    are for the button those of when the gallery was made. Raises ExperimentError for
+    what cannot be diagnosed.
 
     >>> def train():
     ...     while True:
@@ -35,15 +35,14 @@ class Gallery:
     """
 
     def __init__(self, loops: Mapping[str, object], *, seconds: float = 12.0) -> None:
-        import torch
-
         check_seconds("Gallery()", seconds)
-        self._threads = torch.get_num_threads()
         self._loops, self._seconds = _resolve(loops), seconds
         self._findings = Findings(self._loops)
         self._view: GalleryView | None = None
-        self._driver = Driver(self._show, lambda partial: None, self.close)
-        _wake_profiler()
+        self._driver = Driver(
+            self._show, lambda partial: None, self.close, follows_cells=False
+        )
+        trace.prepare()
 
     @property
     def diagnoses(self) -> dict[str, Diagnosis]:
@@ -82,8 +81,7 @@ class Gallery:
         experiment = self._loops[name]
         try:
             knobs = experiment.bind("Gallery()", {})
-            with _threads(self._threads):
-                found = diagnose_watched(experiment, knobs, progress, self._seconds)
+            found = diagnose_watched(experiment, knobs, progress, self._seconds)
         except Stopped:
             self._findings.stop(name, guess)
         except Exception as error:
@@ -153,30 +151,6 @@ def _resolve(loops: object) -> dict[str, Experiment]:
     for experiment in found.values():
         experiment.bind("Gallery()", {})
     return found
-
-
-@contextlib.contextmanager
-def _threads(number: int) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _wake_profiler() -> None:
-    """Use PyTorch's profiler once in the thread of the cells.
-
-    Where its first use is in another thread, it writes an error to the screen.
-    """
-    from torch.autograd import profiler
-
-    if not trace.is_profiling():
-        with trace._quiet(), profiler.profile():
-            pass
 
 
 def _check(kind: str, argument: str, value: Any, known: Mapping[str, object]) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import html
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kit import figures
-from kit.clock.experiment import ExperimentError
 from kit.comparison import Comparison
 from kit.panel.choices import Choices
 from kit.panel.drawing import Drawing, Entry, latest
+from kit.panel.failures import describe_error, describe_traceback
 from kit.trial import Trial
 
 
@@ -59,17 +58,12 @@ class Results:
     @property
     def error(self) -> str:
         """What went wrong in the latest run, or nothing."""
-        error = self.exception
-        if error is None or isinstance(error, ExperimentError):
-            return str(error or "")
-        return f"{type(error).__name__}: {error}"
+        return describe_error(self.exception)
 
     @property
     def traceback(self) -> str:
         """Where it went wrong, in the reader's own code."""
-        shown = self.exception and (self.exception.__cause__ or self.exception)
-        lines = traceback.format_exception(shown, chain=False) if shown else []
-        return "".join(lines)
+        return describe_traceback(self.exception)
 
     def raise_error(self) -> None:
         """Raise what went wrong in the latest run, with its cause."""
