@@ -24,6 +24,7 @@ ALLOWED = {
     "gpu": "nvidia-ml-py",
     "store": "s3fs pyarrow moto",
     "alluxio": "alluxiofs",
+    "hub": "jupyter-server-proxy",
     "test": "pytest nbval nbclient pytest-timeout playwright ruff codespell pyperf",
 }
 
