@@ -127,5 +127,6 @@ def _top_level_source(code: types.CodeType) -> dict[str, str]:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             if first <= code.co_firstlineno <= (node.end_lineno or first):
-                return {node.name: ast.get_source_segment(source, node) or ""}
+                lines = source.splitlines()[first - 1 : node.end_lineno]
+                return {node.name: "\n".join(lines)}
     return {}
