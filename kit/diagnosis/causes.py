@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kit import stats
+from kit import figures, stats
 from kit.comparison.ratio import Ratio
 from kit.diagnosis.interventions import Intervention
 from kit.diagnosis.operations import Work
@@ -28,6 +28,19 @@ _NECESSARY = ("optimizer", "overhead")
 _SIMPLEST = 0.6
 #: Optimizers for which PyTorch has a fused step on every device.
 _FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
+
+
+#: What leaving each cause out would be, in a sentence about it.
+REMOVED = {
+    "input": "the wait for data",
+    "transfer": "copies to the device",
+    "python": "code outside PyTorch",
+    "overhead": "the cost of starting operations",
+    "sync": "waits for the device",
+    "optimizer": "the update of parameters",
+    "threads": "the wrong number of threads",
+    "communication": "the exchange between ranks",
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,15 @@ def saved(ratio: Ratio) -> stats.Estimate:
     Estimate(value=0.5, low=0.375, high=0.6)
     """
     return stats.Estimate(*(1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)))
+
+
+def write_saving(ratio: Ratio) -> str:
+    """Write what something saves of the time, with its interval.
+
+    >>> write_saving(Ratio(2.0, 1.6, 2.5, "faster"))
+    '50 % [38, 60]'
+    """
+    return figures.format_saving(*saved(ratio))
 
 
 def estimate(shares: Sequence[float]) -> Ratio:
@@ -182,9 +204,11 @@ def _explain(
     }
     if unsure:
         most = max(unsure, key=lambda cause: unsure[cause].value)
+        may = f"removing {REMOVED[most]} may save {write_saving(savings[most])}"
         why = savings[most].reason or "the interval is too wide to tell"
-        return f"removing {most!r} may save something; {why}; give it more seconds"
+        return f"{may}; not sure, since {why}; give it more seconds"
     if sure:
         names = ", ".join(sure)
         return f"no single cause stands out; small savings are possible ({names})"
-    return f"nothing that was left out saves more than {LEAST_SAVING:.0%}"
+    least = f"nothing that was left out saves more than {LEAST_SAVING:.0%}"
+    return f"nothing to repair was found; {least}"

@@ -13,7 +13,7 @@ from kit.clock.experiment import Experiment, describe, resolve
 from kit.comparison import Comparison, compare
 from kit.comparison.ratio import Ratio
 from kit.diagnosis.advice import Advice
-from kit.diagnosis.causes import saved
+from kit.diagnosis.causes import REMOVED, saved, write_saving
 from kit.diagnosis.phases import list_shares
 from kit.diagnosis.profiling import Profile
 from kit.diagnosis.timeline import check_steps, draw
@@ -21,18 +21,6 @@ from kit.trial import Trial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-#: What leaving each cause out would be, in a sentence about it.
-REMOVED = {
-    "input": "the wait for data",
-    "transfer": "copies to the device",
-    "python": "code outside PyTorch",
-    "overhead": "the cost of starting operations",
-    "sync": "waits for the device",
-    "optimizer": "the update of parameters",
-    "threads": "the wrong number of threads",
-    "communication": "the exchange between ranks",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +57,7 @@ class Diagnosis:
     def sentence(self) -> str:
         """Return the finding in one sentence."""
         if self.verdict is None:
-            return f"{self.call}: nothing to repair was found; {self.reason}"
+            return f"{self.call}: {self.reason}"
         if self.verdict in ("compute", "memory"):
             return f"{self.call}: {self.verdict}; {self.reason}"
         ratio = self.savings[self.verdict]
@@ -278,12 +266,3 @@ def make_plain(value: Any) -> Any:
         return [make_plain(inner) for inner in value]
     is_lost = isinstance(value, float) and not math.isfinite(value)
     return None if is_lost else value
-
-
-def write_saving(ratio: Ratio) -> str:
-    """Write what something saves of the time, with its interval.
-
-    >>> write_saving(Ratio(2.0, 1.6, 2.5, "faster"))
-    '50 % [38, 60]'
-    """
-    return figures.format_saving(*saved(ratio))
