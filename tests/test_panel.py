@@ -855,8 +855,9 @@ def test_multiplications_use_as_many_threads_as_in_the_cell(show, threads):
     shown = show(explore(multiply))
     shown.run()
     used.sort()
-    middle = used[len(used) // 2]
-    assert middle < 1.2 if threads == 1 else middle > 1.3
+    # Other threads of this process work beside it now and then: that adds, only.
+    low, middle = used[len(used) // 10], used[len(used) // 2]
+    assert low < 1.2 if threads == 1 else middle > 1.3
     assert torch.get_num_threads() == threads
     torch.set_num_threads(THREADS)
 
