@@ -125,7 +125,7 @@ class Call:
         if late:
             self._team.engines.end(late)
             for rank in late:
-                place = self._find_note(rank)
+                place = self._describe_death(rank).place
                 self._outcomes[rank] = Outcome("stopped", place=place, intact=False)
         self._ended = [r for r in self._team.engines.have_ended() if r in self.members]
 
@@ -141,21 +141,26 @@ class Call:
         """Wait until a rank's call has ended, and take down how."""
         waiting = [self._replies[rank] for rank in self._running]
         wait(waiting, timeout=seconds, return_when=FIRST_COMPLETED)
+        done = [rank for rank in self._running if self._replies[rank].done()]
         ended = self._team.engines.have_ended()
         for rank in self._running:
             reply = self._replies[rank]
-            if reply.done() and reply.exception() is None:
+            if rank in done and reply.exception() is None:
                 outcome = reply.result()
                 if outcome.kind == "stopped":
                     place = self._find_note(rank)
                     outcome = dataclasses.replace(outcome, place=place)
                 self._outcomes[rank] = outcome
-            elif reply.done() or rank in ended:
-                self._outcomes[rank] = describe_death(
-                    *self._team.engines.last_words(rank),
-                    self._team.facts[rank]["main_thread"],
-                    self._find_note(rank),
-                )
+            elif rank in ended:
+                self._outcomes[rank] = self._describe_death(rank)
+            elif rank in done:  # ipyparallel could not do it
+                said = f"{type(reply.exception()).__name__}: {reply.exception()}"
+                self._outcomes[rank] = Outcome("raised", error=said)
+
+    def _describe_death(self, rank: int) -> Outcome:
+        code, log = self._team.engines.last_words(rank)
+        main_thread = self._team.facts[rank]["main_thread"]
+        return describe_death(code, log, main_thread, self._find_note(rank))
 
     def _find_note(self, rank: int) -> Place | None:
         """Return where a rank was seen last."""

@@ -12,14 +12,16 @@ import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import Any
 
 from kit.clock import ExperimentError
 from kit.machine import ticks
-from kit.ranks.rank import leave, share_cores
+from kit.ranks.rank import LAST_WORD, leave, share_cores
 
 _SECONDS_TO_START, _SECONDS_TO_END = 60, 2
 _SECONDS_BETWEEN_LOOKS = 0.02
+_SECONDS_FOR_LAST_WORD = 0.2
 #: An engine is registered at its first heartbeat: they come more often than usual.
 #: Whether one lives is seen from its process, not from missed beats.
 _BEATS = (
@@ -51,10 +53,11 @@ class Engines:
         return [rank for rank, number in enumerate(self.ids) if number not in alive]
 
     def end(self, ranks: Sequence[int]) -> None:
-        """End the processes of some ranks at once."""
-        numbers = {self.ids[rank] for rank in ranks} & set(self.client.ids)
-        if numbers:
-            self.client.send_signal("SIGKILL", sorted(numbers), block=False)
+        """End the processes of some ranks at once, after a last word of theirs."""
+        numbers = sorted({self.ids[rank] for rank in ranks} & set(self.client.ids))
+        for name in (LAST_WORD, "SIGKILL") if numbers else ():
+            self.client.send_signal(name, numbers, block=False)
+            threading.Event().wait(_SECONDS_FOR_LAST_WORD)
         wait_until(lambda: set(ranks) <= set(self.have_ended()))
 
     def replace(self, ranks: Sequence[int]) -> None:
@@ -97,7 +100,7 @@ class LocalEngines(Engines):
         self._environment = {
             "IPYTHONDIR": self._folder,
             "OMP_NUM_THREADS": str(share_cores(count)),
-            "GLOO_SOCKET_IFNAME": "lo",
+            "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
         }
         command = [sys.executable, "-m", "kit.ranks.process"]
         ours = [str(os.getpid()), self._folder]
@@ -118,7 +121,7 @@ class LocalEngines(Engines):
             delay=0.0,
             controller_ip="127.0.0.1",
             controller_location="127.0.0.1",
-            controller_args=["--IPController.use_threads=True", *_BEATS],
+            controller_args=[*_BEATS],
         )
         self._launchers: dict[int, Any] = {}
         self.client: Any = None
@@ -140,6 +143,7 @@ class LocalEngines(Engines):
             )
         before = set(self.client.ids)
         wait_for_coroutine(self._start(ranks))
+        import_module("torch.distributed")  # needed next, and they take their time
 
         def are_registered() -> bool:
             self._check(ranks)
@@ -190,9 +194,14 @@ class LocalEngines(Engines):
 
     def last_words(self, rank: int) -> tuple[int | None, str]:
         """Return the exit code of a rank's process that has ended, and its log."""
+        import psutil
+
         launcher = self._launchers[rank]
-        wait_for_coroutine(launcher.join(timeout=_SECONDS_TO_END))
-        return launcher.process.wait(0), launcher.get_output()
+        code = None
+        with contextlib.suppress(TimeoutError, psutil.TimeoutExpired):
+            wait_for_coroutine(launcher.join(timeout=_SECONDS_TO_END))
+            code = launcher.process.wait(0)
+        return code, launcher.get_output()
 
     def close(self) -> None:
         """End all processes and remove their folder."""

@@ -83,8 +83,9 @@ def describe_places(outcomes: Mapping[int, Outcome]) -> list[str]:
         alike.setdefault(_describe(outcome), []).append(rank)
     lines = [f"  {name_ranks(ranks)}: {text}" for text, ranks in alike.items()]
     if len(lines) > _MOST_LINES_OF_RANKS:
-        more = len(lines) - _MOST_LINES_OF_RANKS + 1
-        lines[_MOST_LINES_OF_RANKS - 1 :] = [f"  and {more} others elsewhere"]
+        shown = _MOST_LINES_OF_RANKS - 1
+        others = sum(map(len, [*alike.values()][shown:]))
+        lines[shown:] = [f"  and {others} others elsewhere"]
     return lines
 
 
@@ -136,11 +137,11 @@ def _describe(outcome: Outcome) -> str:
 
 def _find_in_log(log: str, main_thread: int) -> Place | None:
     """Return where the main thread stood, as faulthandler wrote it: innermost first."""
-    _, _, rest = log.partition(f"hread 0x{main_thread:016x}")
+    _, found, rest = log.rpartition(f"hread 0x{main_thread:016x}")
     stack, _, _ = rest.partition("\n\n")
     frames = [
         FrameSummary(file, int(line), function, lookup_line=False, line="")
-        for file, line, function in _STACK.findall(stack)
+        for file, line, function in _STACK.findall(stack if found else "")
     ]
     return find_place(reversed(frames))
 

@@ -10,15 +10,12 @@ import os
 import shutil
 import sys
 import threading
-from importlib import import_module
 
 from ipykernel.iostream import OutStream
 
 from kit.machine import processes
 
 _SECONDS_BETWEEN_LOOKS = 0.25
-#: The controller goes last: what watches an engine tells it that the engine has ended.
-_SECONDS_LONGER = 1.0
 
 
 class Output(OutStream):
@@ -32,30 +29,39 @@ class Output(OutStream):
         super().__init__(*arguments, **{**options, "watchfd": not is_error})
 
 
-def end_with(parent: int, folder: str | None = None) -> None:
-    """End this process and its children once another one has ended; wait for that.
+def end_with(parent: int, folder: str, is_controller: bool) -> None:
+    """Wait until another process has ended; then end this one and its children.
 
-    `folder` is removed first.
+    The controller also ends the engines, which may be stuck in code that lets no other
+    thread run, and removes the folder.
     """
     while os.getppid() == parent:
         threading.Event().wait(_SECONDS_BETWEEN_LOOKS)
-    if folder is not None:
-        threading.Event().wait(_SECONDS_LONGER)
+    if is_controller:
+        processes.end(_find_others(folder))
         shutil.rmtree(folder, ignore_errors=True)
     processes.end([os.getpid()])
+
+
+def _find_others(folder: str) -> list[int]:
+    """Return the other processes that were started for a folder."""
+    import psutil
+
+    running = psutil.process_iter(["pid", "cmdline"])
+    found = [p.info["pid"] for p in running if folder in (p.info["cmdline"] or ())]
+    return sorted({*found} - {os.getpid(), *processes.descendants(os.getpid())})
 
 
 def serve() -> None:
     """Be a controller, or an engine, of the process and the folder that are named."""
     role, parent, folder = sys.argv[1:4]
     del sys.argv[1:4]
-    watched = (int(parent), folder if role == "controller" else None)
+    is_controller = role == "controller"
+    watched = (int(parent), folder, is_controller)
     threading.Thread(target=end_with, args=watched, daemon=True).start()
-    if role == "controller":
+    if is_controller:
         from ipyparallel.controller.app import main
     else:
-        # Loaded while the engine waits to be registered.
-        threading.Thread(target=import_module, args=("torch",), daemon=True).start()
         from ipyparallel.engine.app import main
     main()
 

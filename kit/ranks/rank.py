@@ -30,6 +30,8 @@ from kit.ranks.worlds import Seat, Worlds
 
 #: Keys in the store, of a process and of a call.
 NOTE, STOP = "note/{}", "stop/{}"
+#: The signal at which a process writes where its threads are.
+LAST_WORD = "SIGUSR2"
 _SECONDS_BETWEEN_LOOKS = 0.25
 #: Functions that may end the process before the next look.
 _LAST = ("_exit", "kill", "abort")
@@ -87,8 +89,9 @@ def introduce(paths: list[str], neighbours: dict[str, int]) -> dict[str, Any]:
         os.environ["OMP_NUM_THREADS"] = str(share_cores(neighbours[host]))
     import torch
 
-    # Where C++ code ends the process, the log tells where each thread was.
+    # Where the process is ended, by C++ code or by us, the log tells where it was.
     faulthandler.enable(file=2)
+    faulthandler.register(getattr(signal, LAST_WORD), file=2)
     return {
         "pid": os.getpid(),
         "host": host,

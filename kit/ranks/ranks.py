@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -54,12 +52,12 @@ class Ranks:
         """
         name = getattr(function, "__name__", type(function).__name__)
         progress = Progress(f"{name}() runs on {name_ranks(self._members)}")
-        progress.doing = "measuring"
         with (
             progress,
             take_turn(progress),
             self.start(progress, function, *args, **kwargs) as call,
         ):
+            progress.doing = "measuring"  # as Progress calls what needs no name
             for _ in call:
                 pass
         return call.values
@@ -156,8 +154,6 @@ def start_ranks(n: int, *, cluster: Any = None, timeout: float = 25.0) -> Ranks:
     """
     global _team
     _check(n, timeout, cluster)
-    # Loaded here while the processes start: the store is PyTorch's.
-    threading.Thread(target=import_module, args=("torch",), daemon=True).start()
     with Progress(f"starting {_count(n, 'rank')}") as progress:
         progress.doing = "starting processes"
         engines = LocalEngines(n) if cluster is None else _take_over(cluster, n)
