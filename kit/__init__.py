@@ -16,6 +16,7 @@ from kit.comparison import compare
 from kit.diagnosis import diagnose, timeline
 from kit.machine import this_machine
 from kit.panel import explore
+from kit.ranks import start_ranks
 from kit.recording import load, recorded, save
 from kit.teaching import claim, guess
 
@@ -31,6 +32,7 @@ __all__ = [
     "measure",
     "recorded",
     "save",
+    "start_ranks",
     "this_machine",
     "timeline",
     "tools",

@@ -1,15 +1,21 @@
-"""Photos to train on, drawn on this machine: nothing is downloaded.
+"""Photos and letters to train on, drawn on this machine: nothing is downloaded.
 
 >>> from kit.data import PhotoDataset, photos
 >>> dataset = PhotoDataset(photos(20))
 >>> image, label = dataset[0]
 >>> image.shape, dataset.classes[label]
 (torch.Size([3, 400, 400]), 'circle')
+>>> from kit.data import glyphs
+>>> images, labels = glyphs(train=False)[:256]
+>>> images.shape, labels.shape
+(torch.Size([256, 1, 28, 28]), torch.Size([256]))
 """
 
 from kit.data.datasets import Distant, PhotoDataset
 from kit.data.drawing import CLASSES, SIZE, draw_photo
-from kit.data.storage import DataError, cache_folder, photos
+from kit.data.fashion import fashion_mnist
+from kit.data.images import GreyImages
+from kit.data.storage import DataError, cache_folder, glyphs, photos
 
-__all__ = ["CLASSES", "SIZE", "DataError", "Distant", "PhotoDataset"]
-__all__ += ["cache_folder", "draw_photo", "photos"]
+__all__ = ["CLASSES", "SIZE", "DataError", "Distant", "GreyImages", "PhotoDataset"]
+__all__ += ["cache_folder", "draw_photo", "fashion_mnist", "glyphs", "photos"]

@@ -1,5 +1,8 @@
-"""Where what the kit keeps lies, and the photos there."""
+"""Where what the kit keeps lies, and what is drawn there."""
 
+from __future__ import annotations
+
+import contextlib
 import io
 import operator
 import os
@@ -7,8 +10,15 @@ import pathlib
 import shutil
 import sys
 import time
+from collections.abc import Iterator
+from typing import BinaryIO
 
+import numpy as np
+
+from kit.data import lettering
 from kit.data.drawing import CLASSES, VERSION, draw_photo
+from kit.data.images import GreyImages
+from kit.progress import Progress
 
 
 class DataError(RuntimeError):
@@ -41,6 +51,37 @@ def cache_folder() -> pathlib.Path:
     return base / "training-speed-kit"
 
 
+def choose_folder(folder: str | os.PathLike[str] | None) -> pathlib.Path:
+    """Return the folder that was asked for, the cache folder where none was.
+
+    >>> choose_folder("here").name
+    'here'
+    """
+    return cache_folder() if folder is None else pathlib.Path(folder)
+
+
+@contextlib.contextmanager
+def open_whole(place: pathlib.Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears in its place once it is complete.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open_whole(pathlib.Path(folder, "file")) as file:
+    ...         os.listdir(folder) == ["file"]
+    ...     os.listdir(folder)
+    False
+    ['file']
+    """
+    writing = place.with_name(f".{place.name}-{os.urandom(4).hex()}")
+    try:
+        with open(writing, "xb") as file:
+            yield file
+        writing.replace(place)
+    finally:
+        with contextlib.suppress(OSError):
+            writing.unlink()
+
+
 def photos(
     n: int = 1024, *, folder: str | os.PathLike[str] | None = None
 ) -> pathlib.Path:
@@ -57,7 +98,7 @@ def photos(
     n = operator.index(n)
     if n < len(CLASSES):
         raise ValueError(f"photos(n={n}): n is at least 10, one photo for each class")
-    home = cache_folder() if folder is None else pathlib.Path(folder)
+    home = choose_folder(folder)
     place = home / f"photos-{n}-v{VERSION}"
     drawing = home / f".{place.name}-{os.urandom(4).hex()}"
     try:
@@ -94,8 +135,7 @@ def _draw_files(n: int, folder: pathlib.Path) -> None:
         path.write_bytes(encoded.getvalue())
 
     draw_file(0)  # before the clock starts, because the first one loads libraries
-    affinity = getattr(os, "sched_getaffinity", None)
-    pool = ThreadPoolExecutor(len(affinity(0)) if affinity else os.cpu_count())
+    pool = ThreadPoolExecutor(_count_cores())
     live, shown, started = sys.stderr.isatty(), False, time.monotonic()
     try:
         for done, _ in enumerate(pool.map(draw_file, range(1, n)), start=1):
@@ -108,3 +148,76 @@ def _draw_files(n: int, folder: pathlib.Path) -> None:
         pool.shutdown(cancel_futures=True)  # waits for those under way
     if live and shown:
         print(file=sys.stderr)
+
+
+def glyphs(
+    train: bool = True, *, folder: str | os.PathLike[str] | None = None
+) -> GreyImages:
+    """Draw grey images of ten letters once, and return them as a data set in memory.
+
+    60,000 images to train on, or 10,000 to test with: 28 × 28 pixels, as many of each
+    letter, in no order; written by many hands, and partly hidden by a strip of paper.
+    They are the same everywhere, whatever the random state. They lie in `folder`, by
+    default the cache folder, in a file for each part. That appears when it is complete,
+    so several processes may ask at once. Raises DataError where it cannot be written or
+    read.
+
+    >>> dataset = glyphs(train=False)
+    >>> image, label = dataset[0]
+    >>> image.shape, dataset.classes[label]
+    (torch.Size([1, 28, 28]), 'J')
+    """
+    import torch
+
+    part, chunks = ("train", range(600)) if train else ("test", range(600, 700))
+    home = choose_folder(folder)
+    place = home / f"glyphs-{part}-v{lettering.VERSION}.npz"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            images, labels = _draw_chunks(chunks)
+            with open_whole(place) as file:
+                np.savez(file, images=images, labels=labels)
+    except OSError as error:
+        raise DataError(
+            f"cannot keep glyphs({train=}) in {home}: {error.strerror or error}.\n"
+            f"They need {len(chunks) * 80 // 1000 + 1} MB in a folder that can be "
+            "written: set KIT_CACHE=<such a folder>, or pass folder=, and try again."
+        ) from error
+    try:
+        with np.load(place) as kept:
+            images = torch.from_numpy(kept["images"])
+            labels = torch.from_numpy(kept["labels"])
+    except Exception as error:  # a broken archive raises whatever it likes
+        raise DataError(
+            f"cannot read {place}: {error}.\nRemove this file: then it is drawn again."
+        ) from error
+    return GreyImages(images, labels.long(), lettering.LETTERS)
+
+
+def _draw_chunks(chunks: range) -> tuple[np.ndarray, np.ndarray]:
+    """Draw chunks of letters; tell how long where it takes over 2 s."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    size = lettering.CHUNK
+    images = np.empty((len(chunks) * size, 1, lettering.SIDE, lettering.SIDE), np.uint8)
+    labels = np.empty(len(images), np.uint8)
+    pool = ThreadPoolExecutor(_count_cores())
+    with Progress(f"drawing {len(images):,} images, once") as progress:
+        progress.doing = "drawing"
+        progress.begin(0, 1)
+        try:
+            drawn = pool.map(lettering.draw_chunk, chunks)
+            for done, (pixels, classes) in enumerate(drawn, start=1):
+                place = slice((done - 1) * size, done * size)
+                images[place, 0], labels[place] = pixels, classes
+                progress.hear()
+                progress.expect(done / len(chunks))
+        finally:
+            pool.shutdown(cancel_futures=True)  # waits for those under way
+    return images, labels
+
+
+def _count_cores() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -1,0 +1,188 @@
+"""What the ranks of one start share: engines, a store, groups, one call at a time."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import socket
+import sys
+from collections.abc import Sequence
+from concurrent.futures import wait
+from typing import Any
+
+from kit.clock import ExperimentError
+from kit.progress import Progress
+from kit.ranks.call import Call
+from kit.ranks.engines import Engines
+from kit.ranks.rank import introduce, join
+from kit.ranks.worlds import Seat
+
+#: A process that does not say in this time who it is, is ended.
+_SECONDS_TO_ANSWER = 10
+
+
+class Team:
+    """All ranks of one `start_ranks`, and what its views share.
+
+    `facts` is what each process says of itself. The store is kept by this process, so
+    it outlives every rank: there they meet to make their groups, note where they stand,
+    and are told to stop.
+    """
+
+    def __init__(self, engines: Engines, timeout_seconds: float) -> None:
+        self.engines = engines
+        self.timeout_seconds = timeout_seconds
+        self.facts: list[dict[str, Any]] = []
+        self.devices: list[str] = []
+        self.store: Any = None
+        self._address = ("", 0)
+        self._generation = self._calls = 0
+        self._is_whole = False
+        self._call: Call | None = None
+        self._why_closed = ""
+        self._px: Any = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether all ranks are on this machine."""
+        return {fact["host"] for fact in self.facts} == {socket.gethostname()}
+
+    def check_open(self) -> None:
+        """Raise ExperimentError where the ranks were closed."""
+        if self._why_closed:
+            raise ExperimentError(
+                f"These ranks are closed: {self._why_closed}.\n"
+                "Start new ones: ranks = kit.start_ranks(2)."
+            )
+
+    def mend(self) -> None:
+        """Replace ranks whose process has ended, and make all groups anew."""
+        self._is_whole = False
+        self.facts = self._introduce()
+        if self.store is None:
+            self._open_store()
+        self._generation += 1
+        self.devices = _share_devices(self.facts)
+        replies = []
+        for rank, device in enumerate(self.devices):
+            seat = Seat(
+                number=rank,
+                pids=tuple(fact["pid"] for fact in self.facts),
+                address=self._address,
+                generation=self._generation,
+                timeout_seconds=self.timeout_seconds,
+                device=device,
+                alone=self.is_alone,
+            )
+            replies.append(self.engines.view(rank).apply_async(join, seat))
+        for reply in replies:
+            reply.get(timeout=self.timeout_seconds + _SECONDS_TO_ANSWER)
+        self._activate_px()
+        self._is_whole = True
+
+    def _introduce(self) -> list[dict[str, Any]]:
+        """Ask all processes who they are; replace those that ended or are stuck."""
+        while True:
+            ended = self.engines.have_ended()
+            if ended:
+                self.engines.replace(ended)
+            hosts = self._ask(socket.gethostname)
+            neighbours = collections.Counter(hosts.values())
+            facts = self._ask(introduce, sys.path, dict(neighbours))
+            if len(facts) == len(self.engines.ids):
+                return [facts[rank] for rank in sorted(facts)]
+
+    def _ask(self, function: Any, *arguments: object) -> dict[int, Any]:
+        """Return what each process answers; one that does not is ended."""
+        replies = {
+            rank: self.engines.view(rank).apply_async(function, *arguments)
+            for rank in range(len(self.engines.ids))
+        }
+        wait(replies.values(), timeout=_SECONDS_TO_ANSWER)
+        silent = [rank for rank, reply in replies.items() if not reply.done()]
+        if silent:
+            self.engines.end(silent)
+        ended = self.engines.have_ended()
+        return {rank: r.get() for rank, r in replies.items() if rank not in ended}
+
+    def _open_store(self) -> None:
+        """Open the store on a port that the system chooses."""
+        import torch.distributed as dist
+
+        host = "127.0.0.1" if self.is_alone else ""
+        listener = socket.create_server((host, 0))
+        self._address = (host or socket.gethostname(), listener.getsockname()[1])
+        self.store = dist.TCPStore(
+            *self._address,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+            timeout=datetime.timedelta(seconds=self.timeout_seconds),
+        )
+
+    def _activate_px(self) -> None:
+        """Let `%%px` cells run on the ranks."""
+        from IPython import get_ipython
+
+        if get_ipython() is None:
+            return
+        if self._px is None:
+            self._px = self.engines.view(range(len(self.engines.ids)))
+            self._px.block = True
+            self._px.activate()
+        self._px.targets = self.engines.ids
+
+    def start(
+        self,
+        progress: Progress,
+        members: Sequence[int],
+        function: Any,
+        arguments: Sequence[object],
+        options: dict[str, object],
+    ) -> Call:
+        """Start a call on some ranks."""
+        import cloudpickle
+
+        self.check_open()
+        name = f"{getattr(function, '__name__', type(function).__name__)}()"
+        if self._call is not None:
+            raise ExperimentError(
+                f"{name} cannot start: {self._call.name} still runs on these ranks.\n"
+                "Wait until it has ended."
+            )
+        try:
+            payload = cloudpickle.dumps((function, arguments, options))
+        except Exception as error:
+            raise ExperimentError(
+                f"{name} cannot be sent to the ranks: {error}.\n"
+                "Make in the function itself what cannot be sent, such as open files."
+            ) from None
+        if not self._is_whole or self.engines.have_ended():
+            progress.doing = "getting the ranks ready"
+            self.mend()
+        self._calls += 1
+        self._call = Call(self, self._calls, progress, members, name, payload)
+        return self._call
+
+    def release(self, whole: bool) -> None:
+        """Note that the call has ended, and whether it left the groups whole."""
+        self._call = None
+        self._is_whole = self._is_whole and whole
+
+    def close(self, why: str = "close() was called") -> None:
+        """Close the ranks, once."""
+        if not self._why_closed:
+            self._why_closed = why
+            self.engines.close()
+            self.store = None
+
+
+def _share_devices(facts: Sequence[dict[str, Any]]) -> list[str]:
+    """Return each rank's device: a GPU of its own where all have one, else the CPU."""
+    taken: collections.Counter[str] = collections.Counter()
+    devices = []
+    for fact in facts:
+        index = taken[fact["host"]]
+        taken[fact["host"]] += 1
+        devices.append(f"cuda:{index}" if index < fact["devices"] else "cpu")
+    return ["cpu"] * len(devices) if "cpu" in devices else devices

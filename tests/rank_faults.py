@@ -1,0 +1,73 @@
+"""Faults of functions that run on ranks, and what they must not leave behind."""
+
+import contextlib
+import linecache
+import os
+import threading
+
+import psutil
+import torch.distributed as dist
+from helpers import wait_until
+
+#: Rank 1 does something while rank 0 waits for it. The lines are 3, 4 and 5 of a cell.
+ONE = "if dist.get_rank() == 1:\n    {}\ndist.barrier()"
+#: What the culprit does, by what that is; then whether its process has to be replaced.
+CULPRITS = {
+    "raises": ("raise ValueError('no such file')", False),
+    "sys.exit": ("sys.exit('enough')", False),
+    "os._exit": ("os._exit(12)", True),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", True),
+    "crashes": ("ctypes.string_at(0)", True),
+}
+#: What ranks do that do not agree; then the line where each is found, if in `work`.
+DISAGREEMENTS = {
+    "hangs": (ONE.format("time.sleep(600)"), (5, 4)),
+    "spins": ("if dist.get_rank() == 1:\n    while True: pass", (None, 4)),
+    "cannot be stopped": (ONE.format("sum(range(10**12))"), (5, 4)),
+    "a barrier too few": (
+        "dist.barrier()\nif dist.get_rank() == 0:\n    dist.barrier()",
+        (5, None),
+    ),
+    "other shapes": (
+        "import torch\nsize = 4 + dist.get_rank()\ndist.all_reduce(torch.ones(size))",
+        (5, 5),
+    ),
+}
+
+
+def define(body, number=3):
+    """Run a cell that defines `work`, as a notebook does; return the function."""
+    lines = ["import ctypes, os, signal, sys, time", "def work():"]
+    lines += [f"    {line}" for line in body.splitlines()]
+    source, name = "\n".join(lines), f"<ipython-input-{number}-cell>"
+    linecache.cache[name] = len(source), None, source.splitlines(True), name
+    names = {"__name__": "__main__", "dist": dist}
+    exec(compile(source, name, "exec"), names)
+    return names["work"]
+
+
+def footprint():
+    """What there is: processes, listening ports, threads, files in shared memory."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    listening = [
+        connection
+        for process in processes
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    counts = len(processes), len(listening), threading.active_count()
+    return counts, {*os.listdir("/dev/shm")} if os.path.isdir("/dev/shm") else set()
+
+
+def wait_for_no_more_than(before):
+    """Wait until nothing is left over; ended processes take a moment to vanish."""
+    seen = []
+
+    def is_as_before():
+        counts, files = footprint()
+        seen[:] = [counts, files - before[1]]
+        return seen == [before[0], set()]
+
+    with contextlib.suppress(AssertionError):
+        wait_until(is_as_before)
+    assert seen == [before[0], set()]
