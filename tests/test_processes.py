@@ -297,7 +297,7 @@ def test_a_step_that_does_not_end_names_the_processes_it_may_wait_for(monkeypatc
     said = []
 
     def looks(progress):
-        wait_until(lambda: "no step has ended" in progress.text())
+        wait_until(lambda: said and "no step has ended" in progress.text())
         said.append(progress.text())
 
     class Watched(Progress):
