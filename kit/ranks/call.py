@@ -25,6 +25,7 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_FOR_OTHERS = 1.0
 #: A rank that has not stopped after this time is ended.
 _SECONDS_TO_STOP = 1.5
+_SECONDS_FOR_OUTPUT = 1.0
 _STREAMS = ("stdout", "stderr")
 
 
@@ -34,8 +35,8 @@ class Call:
     Iterate over it to follow it: each step lasts at most 50 ms, prints the lines that
     ranks have printed, and gives what they have published since, as (rank, message)
     pairs. At the end `values` is what each rank returned, in order, or RankError is
-    raised. As a context manager it ends the call whatever happens, and leaves the ranks
-    usable.
+    raised. As a context manager it ends the call whatever happens. What it breaks is
+    mended before the next one: an error is told at once.
     """
 
     def __init__(
@@ -109,9 +110,6 @@ class Call:
                 raise KeyboardInterrupt(said) from None
         finally:
             self._team.release(whole)
-            if not whole:
-                self._progress.doing = "getting the ranks ready again"
-                self._team.mend()
 
     def end(self) -> None:
         """End the call on all ranks at once; what does not stop is ended."""
@@ -163,7 +161,7 @@ class Call:
 
     def _find_note(self, rank: int) -> Place | None:
         """Return where a rank was seen last."""
-        key = NOTE.format(self._team.facts[rank]["pid"])
+        key = NOTE.format(self._team.facts[rank]["pid"], self._number)
         if not self._team.store.check([key]):
             return None
         return Place(*json.loads(self._team.store.get(key)))
@@ -173,9 +171,10 @@ class Call:
         import cloudpickle
 
         heard = []
+        deadline = ticks.CLOCK.wall() + _SECONDS_FOR_OUTPUT if last else 0
         for rank, reply in self._replies.items():
-            if last:
-                reply.wait_for_output(1)
+            if last:  # that of a rank that has died may never be complete
+                reply.wait_for_output(max(0, deadline - ticks.CLOCK.wall()))
             for name in _STREAMS:
                 self._print(rank, name, getattr(reply, name) or "", last)
             while (key := str(self._heard[rank])) in reply.data:
