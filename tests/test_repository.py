@@ -20,7 +20,7 @@ FENCED = re.compile(r"^```.*?^```", flags=re.M | re.S)
 ALLOWED = {
     "dependencies": """
         torch torchvision jupyterlab ipykernel ipywidgets matplotlib tensorboard
-        numpy scipy pandas psutil ipyparallel""",
+        numpy scipy pandas psutil ipyparallel cloudpickle""",
     "gpu": "nvidia-ml-py",
     "store": "s3fs pyarrow moto",
     "alluxio": "alluxiofs",
