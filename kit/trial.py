@@ -34,8 +34,9 @@ class Trial:
     `block_rounds` say which start and which round of a comparison a block belongs to:
     blocks of two trials with equal numbers were measured side by side; `start_setups`
     and `start_memory_bytes` say the same of each entry of `setup_seconds`, the cold
-    start first. `metrics` holds one float per counted step. Bytes are bytes, times
-    seconds.
+    start first. `block_rank_seconds` is the wall time of each rank in each block, empty
+    where there were no ranks. `metrics` holds one float per counted step. Bytes are
+    bytes, times seconds.
     """
 
     experiment: str
@@ -59,6 +60,7 @@ class Trial:
     started: str
     outcome: str
     whole_runs: bool = False
+    block_rank_seconds: list[list[float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     conditions: dict[str, float] = field(default_factory=dict)
 

@@ -28,6 +28,7 @@ from kit.clock import ExperimentError
 from kit.clock.experiment import resolve
 from kit.clock.log import Log
 from kit.clock.run import Run, started
+from kit.clock.stage import LocalStage
 from kit.machine import devices, ticks
 from kit.machine.ticks import Ticks
 from kit.progress import Progress
@@ -682,7 +683,7 @@ def test_a_mac_whose_gpu_holds_nothing_has_no_device_time(monkeypatch, allocated
 def test_a_run_can_be_told_how_long_blocks_last(clock, step):
     experiment = resolve("test", steps(clock, of=step))
     with Progress("testing") as told:
-        run = Run(experiment, {}, Log(), told, block_seconds=0.2)
+        run = Run(LocalStage(experiment, {}), Log(), told, block_seconds=0.2)
         with started(run, warm_up_seconds=1.0):
             for _ in range(3):
                 run.block()
@@ -699,7 +700,8 @@ def test_a_block_is_as_long_as_told_where_steps_have_become_faster(clock):
             clock.work(0.01 if number < 100 else 0.004)
 
     with Progress("testing") as told:
-        run = Run(resolve("test", train), {}, Log(), told, block_seconds=0.2)
+        stage = LocalStage(resolve("test", train), {})
+        run = Run(stage, Log(), told, block_seconds=0.2)
         with started(run, warm_up_seconds=1.0):
             for _ in range(5):
                 run.block()

@@ -153,7 +153,9 @@ def test_an_interrupt_tells_where_each_rank_was_and_leaves_them_usable(
 def test_an_error_of_whoever_follows_a_call_ends_it(ranks, no_traces):
     with (
         pytest.raises(ZeroDivisionError),
-        ranks.start(Progress("working"), define("while True: dist.barrier()")) as call,
+        ranks._team.start(
+            Progress("working"), (0, 1), define("while True: dist.barrier()"), (), {}
+        ) as call,
     ):
         for _ in call:
             1 / 0  # noqa: B018

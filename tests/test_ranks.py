@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import ipyparallel
 import psutil
@@ -19,7 +20,6 @@ from helpers import OLDER_CHILDREN, children, refused, wait_until
 import kit
 from kit.progress import Progress
 from kit.ranks import ranks as rooms
-from kit.ranks.rank import control_group, publish, stopping
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +57,6 @@ def add_up(tensor):
 def test_every_rank_returns_in_order(ranks):
     assert ranks.run(whereabouts) == [(0, 2), (1, 2)]
     assert len(ranks) == 2
-
-
-def test_the_kit_has_a_group_for_its_own_messages(ranks):
-    def tell():
-        said = [dist.get_rank() + 5]
-        dist.broadcast_object_list(said, src=0, group=control_group())
-        return said, control_group() is not dist.group.WORLD
-
-    assert ranks.run(tell) == [([5], True)] * 2
-    assert ranks[1:].run(tell) == [([5], True)]
 
 
 def test_ranks_reduce_tensors(ranks):
@@ -153,38 +143,31 @@ def test_lines_come_with_the_ranks_number_in_order(ranks, capsys):
     assert sorted(said.err.splitlines()) == ["[0] to stderr", "[1] to stderr"]
 
 
-def test_lines_and_messages_come_while_it_runs_until_it_is_asked_to_stop(ranks, capsys):
-    def work():
+def test_lines_come_while_it_runs(ranks, capsys, tmp_path):
+    def work(go):
         print("begun")
-        publish({"rank": dist.get_rank()})
-        while not stopping():
+        while not go.exists():
             time.sleep(0.01)
-        publish("done")
-        return "stopped"
+        print("ended")
 
-    heard, early = [], ""
-    with ranks.start(Progress("working"), work) as call:
-        for messages in call:
-            heard += messages
-            if len(heard) == 2 and not early:
-                early = capsys.readouterr().out
-                call.stop()
+    go, early = tmp_path / "go", ""
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(ranks.run, work, go)
+        while early.count("begun") < 2 and not running.done():
+            time.sleep(0.01)
+            early += capsys.readouterr().out
+        go.touch()
+        running.result()
     assert sorted(early.splitlines()) == ["[0] begun", "[1] begun"]
-    assert sorted(heard[:2]) == [(0, {"rank": 0}), (1, {"rank": 1})]
-    assert sorted(heard[2:]) == [(0, "done"), (1, "done")]
-    assert call.values == ["stopped", "stopped"]
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[0] ended", "[1] ended"]
 
 
 def test_only_one_call_runs_at_a_time(ranks):
-    def work():
-        while not stopping():
-            time.sleep(0.01)
-
-    with ranks.start(Progress("working"), work) as call:
-        refused(lambda: ranks[0].run(whereabouts), "whereabouts()", "work() still runs")
-        call.stop()
+    with ranks._team.start(Progress("working"), (0, 1), whereabouts, (), {}) as call:
+        refused(lambda: ranks[0].run(whereabouts), "whereabouts()", "still runs")
         for _ in call:
             pass
+    assert call.values == [(0, 2), (1, 2)]
 
 
 # Views

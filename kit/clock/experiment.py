@@ -197,10 +197,11 @@ def _returns_nothing(function: Callable[..., Any] | None) -> bool:
     return True
 
 
-def parse_yield(value: object) -> tuple[float, dict[str, Any]]:
+def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]]:
     """Split what was yielded into items and metrics.
 
-    Raises ValueError with what is wrong, in words.
+    `least` is 0 where a step may handle no items. Raises ValueError with what is wrong,
+    in words.
     """
     metrics: object = {}
     items = value
@@ -213,7 +214,7 @@ def parse_yield(value: object) -> tuple[float, dict[str, Any]]:
     if hasattr(items, "detach"):
         raise ValueError("a tensor; reading it would wait for the device")
     count = float(items)
-    if not (count > 0 and math.isfinite(count)):
+    if not (math.isfinite(count) and (count > 0 or count == least)):
         raise ValueError(
             f"{format_value(items)}; a step handles a positive number of items"
         )

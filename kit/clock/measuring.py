@@ -13,7 +13,7 @@ from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
 from kit.clock.log import Log, smoke
 from kit.clock.origin import source_of
 from kit.clock.run import Run, started
-from kit.clock.shared import SharedObjects
+from kit.clock.stage import Place, Stage, check_place, prepare
 from kit.clock.turns import take_turn
 from kit.figures import format_value
 from kit.machine import ticks
@@ -30,14 +30,16 @@ def measure(
     *,
     seconds: float | None = 2.0,
     repeats: int = 1,
-    on: None = None,
+    on: Place | None = None,
     **knobs: object,
 ) -> Trial:
     """Measure one experiment with these knobs.
 
     `seconds` is the timed part of each of `repeats` starts; warm-up comes before it.
     `seconds=None` runs the generator to its end, `repeats` times, with seeds 0, 1, 2 …
-    Returns a Trial. Raises ExperimentError where the experiment cannot be measured.
+    `on=ranks` runs it on all of these processes at once, in equal steps; their items
+    are summed. Returns a Trial. Raises ExperimentError where the experiment cannot be
+    measured.
 
     >>> def count(*, upto=1000):
     ...     while True:
@@ -45,42 +47,32 @@ def measure(
     >>> measure(count, seconds=0.1, upto=10_000).outcome
     'complete'
     """
-    check_arguments("measure()", seconds, repeats, on)
+    check_arguments("measure()", seconds, repeats)
+    check_place("measure()", on)
     resolved = resolve("measure()", experiment)
-    bound = resolved.bind("measure()", knobs)
-    with Progress(f"measuring {describe(resolved.name, bound)}") as progress:
-        return measure_watched(resolved, bound, progress, seconds, repeats)
+    stage = prepare(on, resolved, resolved.bind("measure()", knobs))
+    with Progress(f"measuring {describe(resolved.name, stage.knobs)}") as progress:
+        return measure_watched(stage, progress, seconds, repeats)
 
 
 def measure_watched(
-    resolved: Experiment,
-    bound: Mapping[str, object],
+    stage: Stage,
     progress: Progress,
     seconds: float | None,
     repeats: int,
 ) -> Trial:
     """Measure what `measure` was asked for, while somebody watches the progress."""
-    log, origin, shared = Log(), Origin.find(resolved), SharedObjects(resolved, bound)
+    log, origin = Log(), Origin.find(stage.experiment)
     try:
-        with take_turn(progress), contextlib.closing(shared):
+        with take_turn(progress), contextlib.closing(stage):
             for repeat in range(repeats):
                 seed = repeat if seconds is None else 0
-                run = Run(
-                    resolved,
-                    bound,
-                    log,
-                    progress,
-                    setup=repeat,
-                    seed=seed,
-                    shared=shared,
-                )
+                run = Run(stage, log, progress, setup=repeat, seed=seed)
                 _measure_start(run, seconds, repeat, repeats)
     except Stopped:
         log.stopped = True
     log.disturbed = progress.disturbed
-    trial = make_trial(
-        resolved, bound, log, origin, whole_runs=seconds is None, shared=shared
-    )
+    trial = make_trial(stage, log, origin, whole_runs=seconds is None)
     JOURNAL.append(trial)
     return trial
 
@@ -135,19 +127,17 @@ class Origin:
 
 
 def make_trial(
-    experiment: Experiment,
-    knobs: Mapping[str, object],
+    stage: Stage,
     log: Log,
     origin: Origin,
     *,
     whole_runs: bool,
-    shared: SharedObjects,
     conditions: Mapping[str, float] | None = None,
 ) -> Trial:
     """Make a Trial of what was logged."""
-    notes = []
-    if shared.names:
-        names = ", ".join(shared.names)
+    notes = list(stage.notes)
+    if stage.shared:
+        names = ", ".join(stage.shared)
         notes.append(f"Shared and put back at each start: {names}.")
     if log.ended_children:
         children = ", ".join(log.ended_children)
@@ -156,9 +146,9 @@ def make_trial(
     outcome = "complete" if settled else "not settled"
     outcome = "disturbed" if log.disturbed else outcome
     return Trial(
-        experiment=experiment.name,
-        title=experiment.title,
-        knobs=dict(knobs),
+        experiment=stage.experiment.name,
+        title=stage.experiment.title,
+        knobs=dict(stage.knobs),
         block_seconds=[block.seconds for block in log.blocks],
         block_wall_seconds=[block.wall_seconds for block in log.blocks],
         block_device_seconds=[block.device_seconds for block in log.blocks],
@@ -166,6 +156,7 @@ def make_trial(
         block_steps=[block.steps for block in log.blocks],
         block_setups=[block.setup for block in log.blocks],
         block_rounds=[block.round for block in log.blocks],
+        block_rank_seconds=[b.rank_seconds for b in log.blocks if b.rank_seconds],
         setup_seconds=[start.seconds for start in log.starts],
         start_setups=[start.setup for start in log.starts],
         start_memory_bytes=[start.memory_bytes for start in log.starts],
@@ -196,9 +187,7 @@ def _join_metrics(log: Log) -> dict[str, list[float]]:
     return joined
 
 
-def check_arguments(
-    caller: str, seconds: float | None, repeats: int, on: object
-) -> None:
+def check_arguments(caller: str, seconds: float | None, repeats: int) -> None:
     """Raise ExperimentError for arguments that no experiment can be measured with."""
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if seconds is not None and not (number and 0 < seconds < math.inf):
@@ -210,9 +199,4 @@ def check_arguments(
         raise ExperimentError(
             f"{caller}: repeats={format_value(repeats)} is not a number of runs.\n"
             "Use a whole number, 1 or more."
-        )
-    if on is not None:
-        raise ExperimentError(
-            f"{caller}: on={format_value(on)} is not something to measure on.\n"
-            "Leave `on` out: this version measures in the process that calls it."
         )

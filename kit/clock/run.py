@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
-import time
-import traceback
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 
-from kit.clock import snapshot
-from kit.clock.experiment import Experiment, ExperimentError, describe
+from kit.clock.experiment import ExperimentError, describe
 from kit.clock.log import Block, Log, Start, smoke
-from kit.clock.shared import SharedObjects
-from kit.clock.stepping import Stepper, failure
-from kit.clock.surroundings import Surroundings
-from kit.machine import devices, memory, processes, ticks
+from kit.clock.stage import Stage
+from kit.machine import memory, ticks
 from kit.progress import Progress, Stopped
 
 #: A block lasts at least this long, in seconds, unless a run is told otherwise.
@@ -24,8 +18,6 @@ BLOCK_SECONDS = 0.020
 _AIM = 1.1
 _WINDOWS_AGREE = 0.10
 _LEAST_WINDOWS = 4
-_GRACE_SECONDS = 2.0
-_GRACE_AFTER_INTERRUPT = 0.7
 
 
 class Run:
@@ -34,80 +26,59 @@ class Run:
     `open` starts it, `warm_up` settles it, `block` times steps, `suspend` lets another
     variant run, `close` ends it and its child processes. A block lasts at least
     `block_seconds`; `steps_per_block` is how many steps an earlier life found that to
-    take.
+    take. Where it lives is the stage's business; how long, and when, is decided here.
     """
 
     def __init__(
         self,
-        experiment: Experiment,
-        knobs: Mapping[str, object],
+        stage: Stage,
         log: Log,
         progress: Progress,
         *,
         setup: int = 0,
         seed: int = 0,
-        shared: SharedObjects | None = None,
         block_seconds: float = BLOCK_SECONDS,
         steps_per_block: int = 1,
     ) -> None:
-        self.experiment, self.knobs = experiment, knobs
-        self.call = describe(experiment.name, knobs)
+        self.call = describe(stage.experiment.name, stage.knobs)
         self.log, self.progress = log, progress
-        self.setup, self.seed, self.shared = setup, seed, shared
+        self.setup, self.seed = setup, seed
         self.block_seconds = block_seconds
         self.step_seconds = 0.0
         self.begun = self.ready = 0.0
         self.steps_per_block = steps_per_block
         self.warm_up_steps = 0
-        self._stepper = Stepper(self.call, progress)
-        self._around = Surroundings()
-        self._outside: snapshot.State | None = None
+        self._life = stage.live(progress)
+        self._steps_done = 0
         self._switched = self._had_block = False
 
     def open(self) -> None:
         """Start the generator and run it to its first yield."""
-        self.progress.find_children = self._name_children
+        self.progress.find_children = self._life.find_children
         self.progress.hear()
         with self.active():
             self.begun = ticks.CLOCK.wall()
-            try:
-                value = self._start()
-            except StopIteration:
+            if not self._start():
                 raise ExperimentError(
                     f"{self.call} ended without a single `yield n`.\n"
                     "Yield once per step; is its loop over something empty?"
-                ) from None
-        if value is not None:
-            self._stepper.parse(value, -1)
+                )
 
-    def _start(self) -> object:
-        """Start afresh, as the reader's state and the seed are; log the time.
-
-        Returns the first yield.
-        """
-        if self._outside is None:
-            self._outside = snapshot.capture()
-        snapshot.restore(self._outside)
-        if self.shared is not None:
-            self.shared.restore()
-        snapshot.seed_everything(self.seed)
-        devices.synchronize()
-        start = ticks.CLOCK.begin()
-        self._stepper.generator = self.experiment.start(self.knobs)
-        value = self._stepper.advance("set-up")
-        devices.synchronize()
-        seconds = ticks.run_seconds(start, ticks.CLOCK.end())
-        self.log.starts.append(Start(self.setup, seconds))
-        return value
+    def _start(self) -> bool:
+        """Start afresh and log the time; return whether there was a yield."""
+        seconds = self._life.start(self.seed)
+        if seconds is not None:
+            self.log.starts.append(Start(self.setup, seconds))
+        return seconds is not None
 
     @property
     def can_be_suspended(self) -> bool:
-        """Whether nothing of it would go on while another variant runs.
+        """Whether nothing of it would go on while another variant runs."""
+        return self._life.can_be_suspended
 
-        Child processes can be suspended; threads and shared modules cannot.
-        """
-        shares = self.shared is not None and bool(self.shared.names)
-        return self._around.can_rest and not shares
+    def active(self) -> contextlib.AbstractContextManager[None]:
+        """Swap in this variant's state and let its children go on."""
+        return self._life.active()
 
     def warm_up(self, limit_seconds: float) -> None:
         """Run steps until two windows agree within 10 %, or the limit is reached.
@@ -145,9 +116,22 @@ class Run:
         self.warm_up_steps += steps
         return block.seconds / block.steps
 
-    def _time(self, count: int | None, least_seconds: float = 0.0) -> Block:
+    def _time(self, count: int, least_seconds: float = 0.0) -> Block:
+        """Time at least so many steps and so much time, as one block."""
         self.progress.hear()
-        block = self._stepper.time(count, least_seconds, self._restart)
+        block, goal = Block(), count
+        while True:
+            block.extend(self._life.time(goal - block.steps))
+            if block.ended:
+                self._restart(block.steps)
+            elif block.seconds >= least_seconds:
+                break
+            else:
+                # Batches that were ready may have made the first steps very fast.
+                per_step = max(block.seconds / block.steps, 1e-9)
+                missing = math.ceil((least_seconds - block.seconds) / per_step)
+                goal = block.steps + min(missing, block.steps)
+        self._steps_done += block.steps
         self.progress.hear()
         return block
 
@@ -163,18 +147,21 @@ class Run:
 
     def to_the_end(self) -> None:
         """Run until the generator ends and keep the whole run as one block."""
+        block = Block()
         with self.active():
-            block = self._time(None)
+            while not block.ended:
+                self.progress.hear()
+                block.extend(self._life.time(None))
+            self.progress.hear()
+        if not block.steps:
+            raise ExperimentError(
+                f"{self.call} ended after its first yield.\n"
+                "The first yield ends set-up; each step after it needs one of its own."
+            )
         self._keep(block, 0)
 
     def _keep(self, block: Block, round: int) -> None:
-        """Read the metrics, now that the clock has stopped, and log the block."""
         block.setup, block.round = self.setup, round
-        for _, metrics in block.metrics:
-            for name, value in metrics.items():
-                if hasattr(value, "detach"):
-                    self._stepper.drained = False  # reading may queue a copy
-                metrics[name] = float(value)
         self.log.blocks.append(block)
         self._had_block = True
 
@@ -183,38 +170,15 @@ class Run:
 
         Raises ExperimentError where it was too short for warm-up and one block.
         """
-        too_short = not self._had_block
-        if not too_short:
-            try:
-                self._start()
-                dropped = 0
-                while dropped < self.warm_up_steps:
-                    dropped += self._stepper.advance("warm-up") is not None
-                devices.synchronize()
-            except StopIteration:
-                too_short = True
-        if too_short:
-            ended = self._stepper.steps_done + steps + 1
+        lasted = self._had_block and self._start()
+        if not lasted or self._life.time(self.warm_up_steps).ended:
+            ended = self._steps_done + steps + 1
             raise ExperimentError(
                 f"{self.call} ended after {ended} steps, before "
                 "warm-up and one block were done.\n"
                 "A rate needs a generator that goes on: put `while True:` around its "
                 "loop,\nor measure whole runs: seconds=None."
             )
-
-    @contextlib.contextmanager
-    def active(self) -> Generator[None, None, None]:
-        """Swap in this variant's state and let its children go on.
-
-        Blocks that follow each other share one such stretch: what lies between them is
-        then too short for workers to gain from it.
-        """
-        if self._around.entered:
-            yield
-            return
-        self._stepper.drained = False  # others had the devices
-        with self._around.enter():
-            yield
 
     def suspend(self) -> None:
         """Let another variant run: the next step will be the first after a switch."""
@@ -223,48 +187,10 @@ class Run:
     def close(self, because: BaseException | None = None) -> None:
         """Close the generator, then end child processes that are still alive.
 
-        They have two seconds, less after an interrupt. `because` is the error that
-        ended the run, if one did. Raises ExperimentError where the generator raises on
-        closing.
+        `because` is the error that ended the run, if one did. Raises ExperimentError
+        where the generator raises on closing.
         """
-        if self._stepper.generator is None:
-            return
-        processes.resume(self._around.children)
-        interrupted = isinstance(because, KeyboardInterrupt)
-        grace = _GRACE_AFTER_INTERRUPT if interrupted else _GRACE_SECONDS
-        timer = threading.Timer(grace, self._end_children)
-        timer.daemon = True
-        timer.start()
-        generator, self._stepper.generator = self._stepper.generator, None
-        try:
-            with self._around.enter_last():
-                # Only the one that raised: workers of the other are still suspended.
-                if because is not None and generator.gi_frame is None:
-                    _let_go(because)
-                generator.close()
-        except (KeyboardInterrupt, ExperimentError):
-            raise
-        except BaseException as error:
-            if not interrupted:
-                where = "closing (its `finally:`)"
-                raise failure(self.call, error, where) from error
-        finally:
-            del generator
-            self._wait_for_children(timer)
-
-    def _wait_for_children(self, timer: threading.Timer) -> None:
-        while timer.is_alive() and processes.alive(self._around.children):
-            time.sleep(0.01)
-        timer.cancel()
-
-    def _name_children(self) -> dict[int, str]:
-        found = self._around.find_children()
-        return {pid: processes.name(pid) for pid in found}
-
-    def _end_children(self) -> None:
-        left = processes.alive(self._around.children)
-        self.log.ended_children += [f"{processes.name(p)} ({p})" for p in sorted(left)]
-        processes.end(left)
+        self.log.ended_children += self._life.close(because)
 
 
 def _find_agreement(times: Sequence[float]) -> float | None:
@@ -282,17 +208,6 @@ def _find_agreement(times: Sequence[float]) -> float | None:
         if abs(math.log(now / before)) < _WINDOWS_AGREE:
             return now
     return None
-
-
-def _let_go(error: BaseException) -> None:
-    """Clear the frames of a traceback: they hold the loader, which holds its workers.
-
-    Left to the garbage collector, shutting them down takes seconds.
-    """
-    link: BaseException | None = error
-    while link is not None:
-        traceback.clear_frames(link.__traceback__)
-        link = link.__cause__ or link.__context__
 
 
 @contextlib.contextmanager

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 from kit.clock.experiment import ExperimentError, parse_yield
@@ -19,10 +18,13 @@ class Stepper:
     """Advances a generator step by step, and times stretches of steps.
 
     `generator` is the one at work, None before the first and after the last.
+    `may_idle` says that a step may handle no items.
     """
 
-    def __init__(self, call: str, progress: Progress) -> None:
-        self.call, self.progress = call, progress
+    def __init__(
+        self, call: str, progress: Progress, *, may_idle: bool = False
+    ) -> None:
+        self.call, self.progress, self.may_idle = call, progress, may_idle
         self.generator: Generator[Any, None, None] | None = None
         self.steps_done = 0
         #: Whether nothing can have been queued on a device since it was waited for.
@@ -39,106 +41,84 @@ class Stepper:
             self._raise_stopped(error)
             raise failure(self.call, error, where) from error
 
-    def time(
-        self,
-        count: int | None,
-        least_seconds: float,
-        restart: Callable[[int], None],
-    ) -> Block:
-        """Run steps between two readings of the clock.
+    def time(self, count: int | None) -> Block:
+        """Run steps between two readings of the clock, then read their metrics.
 
-        At least `count` of them and `least_seconds` of time, or until the generator
-        ends where count is None. Where it ends too early, `restart` is called off the
-        clock with the number of steps so far: it puts a new one into `generator` and
-        leaves no work on a device. Devices are waited for at the end; at the begin only
-        where something may be queued there.
+        So many steps, or until the generator ends where count is None; `ended` says
+        whether it did. Devices are waited for at the end; at the begin only where
+        something may be queued there.
         """
         generator, wall = self.generator, ticks.CLOCK.wall
         assert generator is not None
-        seconds = wall_seconds = items = excluded = 0.0
-        device_seconds: float | None = 0.0
-        steps, goal = 0, count or 0
-        excluded_before = 0.0
-        bare_yields = 0
+        items = excluded = 0.0
+        steps = bare_yields = 0
         metrics: list[tuple[int, dict[str, Any]]] = []
+        ended = idle = False
         if not self.drained:
             devices.synchronize()
         self.drained = False
-        while True:
-            device = devices.Stopwatch()
-            start = ticks.CLOCK.begin()
-            device.begin()
-            previous = start.wall
-            ended = False
-            try:
-                while count is None or steps < goal:
-                    value = next(generator)
-                    now = wall()
-                    if value.__class__ is int and value > 0:
-                        items += value
-                    elif value is None:
-                        excluded += now - previous
-                        # A device goes on while the process does something else.
-                        device_seconds = None
-                        previous = now
-                        bare_yields += 1
-                        if bare_yields > _MOST_BARE_YIELDS:
-                            raise self._only_bare_yields()
-                        if self.progress.stopping:
-                            raise Stopped
-                        continue
-                    else:
-                        count_items, kept = self.parse(value, steps)
-                        items += count_items
-                        if kept:
-                            metrics.append((steps, _detach(kept)))
+        device = devices.Stopwatch()
+        start = ticks.CLOCK.begin()
+        device.begin()
+        previous = start.wall
+        try:
+            while count is None or steps < count:
+                value = next(generator)
+                now = wall()
+                if value.__class__ is int and value > 0:
+                    items += value
+                elif value is None:
+                    excluded += now - previous
+                    # A device goes on while the process does something else.
+                    idle = True
                     previous = now
-                    steps += 1
-                    bare_yields = 0
+                    bare_yields += 1
+                    if bare_yields > _MOST_BARE_YIELDS:
+                        raise self._only_bare_yields()
                     if self.progress.stopping:
                         raise Stopped
-            except StopIteration:
-                ended = True
-            except (KeyboardInterrupt, ExperimentError, Stopped):
-                raise
-            except BaseException as error:
-                self._raise_stopped(error)
-                where = f"step {self.steps_done + steps + 2}"
-                raise failure(self.call, error, where) from error
-            device.end()
-            devices.synchronize()
-            end = ticks.CLOCK.end()
-            stretch = end.wall - start.wall
-            left_out = excluded - excluded_before
-            excluded_before = excluded
-            share = 1 - min(left_out / stretch, 1.0) if stretch > 0 else 1.0
-            seconds += ticks.run_seconds(start, end) * share
-            wall_seconds += stretch * share
-            device_seconds = _add(device_seconds, device.seconds())
-            if ended and count is None:
-                if not steps:
-                    raise ExperimentError(
-                        f"{self.call} ended after its first yield.\n"
-                        "The first yield ends set-up; each step after it needs one "
-                        "of its own."
-                    )
-                break
-            if ended:
-                restart(steps)
-                generator = self.generator
-                assert generator is not None
-            elif seconds >= least_seconds:
-                break
-            else:
-                # Batches that were ready may have made the first steps very fast.
-                per_step = max(seconds / steps, 1e-9)
-                missing = math.ceil((least_seconds - seconds) / per_step)
-                goal = steps + min(missing, steps)
-        self.steps_done += steps
+                    continue
+                else:
+                    count_items, kept = self.parse(value, steps)
+                    items += count_items
+                    if kept:
+                        metrics.append((steps, _detach(kept)))
+                previous = now
+                steps += 1
+                bare_yields = 0
+                if self.progress.stopping:
+                    raise Stopped
+        except StopIteration:
+            ended = True
+        except (KeyboardInterrupt, ExperimentError, Stopped):
+            raise
+        except BaseException as error:
+            self._raise_stopped(error)
+            where = f"step {self.steps_done + steps + 2}"
+            raise failure(self.call, error, where) from error
+        device.end()
+        devices.synchronize()
+        end = ticks.CLOCK.end()
         self.drained = True
+        self.steps_done += steps
+        stretch = end.wall - start.wall
+        share = 1 - min(excluded / stretch, 1.0) if stretch > 0 else 1.0
         return Block(
-            seconds, wall_seconds, items, steps, excluded, metrics, device_seconds
+            seconds=ticks.run_seconds(start, end) * share,
+            wall_seconds=stretch * share,
+            items=items,
+            steps=steps,
+            excluded_seconds=excluded,
+            metrics=[(step, self._read(kept)) for step, kept in metrics],
+            device_seconds=None if idle else device.seconds(),
+            ended=ended,
         )
+
+    def _read(self, metrics: dict[str, Any]) -> dict[str, float]:
+        """Read metrics, now that the clock has stopped."""
+        if any(hasattr(value, "detach") for value in metrics.values()):
+            self.drained = False  # reading may queue a copy
+        return {name: float(value) for name, value in metrics.items()}
 
     def parse(self, value: object, steps: int) -> tuple[float, dict[str, Any]]:
         """Split a yield into items and metrics; `steps` were timed before it.
@@ -146,7 +126,7 @@ class Stepper:
         Raises ExperimentError where it is neither.
         """
         try:
-            return parse_yield(value)
+            return parse_yield(value, least=0 if self.may_idle else 1)
         except ValueError as error:
             raise ExperimentError(
                 f"{self.call} yielded {error} (step {self.steps_done + steps + 2}).\n"
@@ -184,8 +164,3 @@ def _detach(metrics: dict[str, Any]) -> dict[str, Any]:
         name: value.detach().clone() if hasattr(value, "detach") else value
         for name, value in metrics.items()
     }
-
-
-def _add(total: float | None, more: float | None) -> float | None:
-    """Add two times of which either may be unknown."""
-    return None if total is None or more is None else total + more

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kit.clock.experiment import Experiment
 from kit.clock.log import Log, smoke
 from kit.clock.measuring import Origin, longest_warm_up, make_trial
 from kit.clock.run import BLOCK_SECONDS, Run, started
-from kit.clock.shared import SharedObjects
+from kit.clock.stage import Stage
 from kit.machine import ticks
 from kit.progress import Progress
 from kit.trial import COLD, Trial
@@ -27,10 +26,8 @@ Act = Callable[["Variant", int, int], None]
 class Variant:
     """One experiment with one set of knobs, and all that was logged about it."""
 
-    experiment: Experiment
-    knobs: Mapping[str, object]
+    stage: Stage
     label: str
-    shared: SharedObjects
     origin: Origin
     whole_runs: bool
     log: Log = field(default_factory=Log)
@@ -44,13 +41,11 @@ class Variant:
     def run(self, progress: Progress, setup: int, *, seed: int = 0) -> Run:
         """Make a new life of this variant."""
         return Run(
-            self.experiment,
-            self.knobs,
+            self.stage,
             self.log,
             progress,
             setup=setup,
             seed=seed,
-            shared=self.shared,
             block_seconds=self.block_seconds,
             steps_per_block=self.steps_per_block,
         )
@@ -63,12 +58,10 @@ class Variant:
     def trial(self) -> Trial:
         """Make a Trial of all that was logged so far."""
         return make_trial(
-            self.experiment,
-            self.knobs,
+            self.stage,
             self.log,
             self.origin,
             whole_runs=self.whole_runs,
-            shared=self.shared,
             conditions=self.conditions,
         )
 

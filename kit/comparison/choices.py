@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from kit.clock.experiment import Experiment, ExperimentError, resolve
 from kit.clock.measuring import Origin
-from kit.clock.shared import SharedObjects
+from kit.clock.stage import RANKS, Place, count_ranks, prepare
 from kit.comparison.alternation import Variant
 from kit.comparison.quantities import QUANTITIES, SPEED
 from kit.figures import format_value
@@ -59,9 +59,13 @@ def check_metric(metric: str, trials: Sequence[Trial]) -> None:
 
 
 def make_variants(
-    experiment: object, choices: Mapping[str, object], *, whole_runs: bool
+    experiment: object,
+    places: Sequence[Place | None],
+    choices: Mapping[str, object],
+    *,
+    whole_runs: bool,
 ) -> list[Variant]:
-    """Return every combination of experiments and choices, the baseline first."""
+    """Return every combination of experiments, places and choices: baseline first."""
     named = isinstance(experiment, Mapping)
     experiments = (
         [resolve("compare()", e, str(name)) for name, e in experiment.items()]
@@ -76,19 +80,19 @@ def make_variants(
         for values in itertools.product(*lists.values())
     ]
     variants: list[Variant] = []
-    for chosen, combination in itertools.product(experiments, combinations):
+    for chosen, place, combination in itertools.product(
+        experiments, places, combinations
+    ):
         bound = chosen.bind("compare()", {**choices, **combination})
-        parts = [chosen.name] if named or not combination else []
-        parts += [
-            f"{knob}={format_value(value)}" for knob, value in combination.items()
-        ]
+        stage = prepare(place, chosen, bound)
+        told = {RANKS: count_ranks(place)} if len(places) > 1 else {}
+        told |= combination
+        parts = [chosen.name] if named or not told else []
+        parts += [f"{knob}={format_value(value)}" for knob, value in told.items()]
         label = ", ".join(parts)
         same = sum(v.label.split(" (again")[0] == label for v in variants)
         label += f" (again{f' {same}' if same > 1 else ''})" if same else ""
-        shared = SharedObjects(chosen, bound)
-        variants.append(
-            Variant(chosen, bound, label, shared, Origin.find(chosen), whole_runs)
-        )
+        variants.append(Variant(stage, label, Origin.find(chosen), whole_runs))
     if len(variants) < 2:
         name = experiments[0].name if experiments else "nothing"
         raise ExperimentError(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from kit.clock.log import smoke
 from kit.clock.measuring import check_arguments
+from kit.clock.stage import Place, check_places
 from kit.clock.turns import take_turn
 from kit.comparison import alternation
 from kit.comparison.alternation import Variant
@@ -31,7 +32,7 @@ def compare(
     seconds: float | None = 4.0,
     repeats: int = 5,
     within: float | None = None,
-    on: None = None,
+    on: Place | list[Place] | None = None,
     patient: bool = False,
     **choices: object,
 ) -> Comparison:
@@ -40,7 +41,8 @@ def compare(
     Lists and ranges are choices, everything else is a value. `experiment` may also be
     a dict of experiments by name. `seconds` is the total; `seconds=None` runs each
     generator to its end, `repeats` times. `of` names what is compared: a quantity
-    or a metric, which needs `within`, the difference that counts as the same.
+    or a metric, which needs `within`, the difference that counts as the same. `on` is
+    where they run, `ranks` for one, or a choice: `on=[ranks[:1], ranks]`.
     `patient=True` goes on to three times the budget where the interval is wide.
     Raises ExperimentError where something cannot be compared.
 
@@ -50,9 +52,10 @@ def compare(
     >>> compare(add, upto=[1000, 100_000], seconds=2.0).ratio.value < 0.5
     True
     """
-    check_arguments("compare()", seconds, repeats, on)
+    check_arguments("compare()", seconds, repeats)
     check_quantity(of, seconds, within)
-    variants = make_variants(experiment, choices, whole_runs=seconds is None)
+    places = check_places("compare()", on)
+    variants = make_variants(experiment, places, choices, whole_runs=seconds is None)
     title = " · ".join(variant.label for variant in variants)
     with Progress(f"comparing {title}"[:100]) as progress:
         return compare_watched(
@@ -79,7 +82,7 @@ def compare_watched(
     try:
         with take_turn(progress), contextlib.ExitStack() as stack:
             for variant in variants:
-                stack.enter_context(contextlib.closing(variant.shared))
+                stack.enter_context(contextlib.closing(variant.stage))
             _alternate(variants, of, seconds, repeats, patient, progress)
     except Stopped:
         stopped = True

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
 from kit.clock.measuring import Origin, check_arguments
 from kit.clock.shared import SharedObjects
+from kit.clock.stage import LocalStage
 from kit.clock.turns import take_turn
 from kit.comparison.alternation import Variant
 from kit.comparison.comparing import compare_watched
@@ -62,7 +63,7 @@ def diagnose(
     ['backward', 'forward']
     """
     check_seconds("diagnose()", seconds)
-    check_arguments("diagnose()", seconds, 1, on)
+    check_arguments("diagnose()", seconds, 1)
     resolved = resolve("diagnose()", experiment)
     bound = resolved.bind("diagnose()", knobs)
     title = f"diagnosing {describe(resolved.name, bound)}"
@@ -138,12 +139,7 @@ def _leave_out(
     origin = Origin.find(experiment)
     variants = [
         Variant(
-            intervene(experiment, what),
-            knobs,
-            what.label,
-            SharedObjects(experiment, knobs),
-            origin,
-            False,
+            LocalStage(intervene(experiment, what), knobs), what.label, origin, False
         )
         for what in (Intervention(_BASELINE), *suspects)
     ]

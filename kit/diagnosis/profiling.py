@@ -12,6 +12,7 @@ from kit.clock.log import Block, Log, smoke
 from kit.clock.measuring import longest_warm_up
 from kit.clock.run import Run, started
 from kit.clock.shared import SharedObjects
+from kit.clock.stage import LocalStage
 from kit.diagnosis import lines, operations, phases, trace
 from kit.diagnosis.interventions import Intervention, intervene
 from kit.diagnosis.lines import Call, Line
@@ -71,7 +72,8 @@ def record(
 
     trace.refuse_second_profiler(caller)
     log, what = Log(), Intervention("as it is", marked=True)
-    run = Run(intervene(experiment, what), knobs, log, progress, shared=shared)
+    stage = LocalStage(intervene(experiment, what), knobs, shared)
+    run = Run(stage, log, progress)
     with started(run, warm_up_seconds=longest_warm_up(seconds)):
         notes: list[str] = []
         with run.active():

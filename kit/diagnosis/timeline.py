@@ -60,7 +60,7 @@ def timeline(
     True
     """
     check_steps(steps)
-    check_arguments("timeline()", _SECONDS, 1, on)
+    check_arguments("timeline()", _SECONDS, 1)
     resolved = resolve("timeline()", experiment)
     bound = resolved.bind("timeline()", knobs)
     call, shared = describe(resolved.name, bound), SharedObjects(resolved, bound)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
+from kit.clock.stage import RANKS, Place, Stage, count_ranks, prepare
 from kit.comparison.choices import check_choices, is_same
 from kit.figures import format_value
 
@@ -20,17 +21,24 @@ class Choices:
     """Experiments by name, lists of choices by knob, and the knobs that are fixed.
 
     `given` is what `explore` was given: one experiment, or several by name. Of several,
-    `selector` is the list of their names, like that of a knob.
+    `selector` is the list of their names, like that of a knob. `places` is where they
+    run; of several, `ranks` is the list of how many processes each has.
     """
 
     given: object
+    places: list[Place | None]
     experiments: dict[str, Experiment]
     lists: dict[str, list[Any]]
     fixed: dict[str, Any]
     selector: str | None
 
     @classmethod
-    def of(cls, experiment: object, given: Mapping[str, object]) -> Choices:
+    def of(
+        cls,
+        experiment: object,
+        places: list[Place | None],
+        given: Mapping[str, object],
+    ) -> Choices:
         """Sort what `explore` was given; raise ExperimentError where it cannot be."""
         named = isinstance(experiment, Mapping)
         items = experiment.items() if isinstance(experiment, Mapping) else []
@@ -61,9 +69,18 @@ class Choices:
                 "the name of the control that chooses among several experiments.\n"
                 "Explore them one by one, or rename the knob."
             )
+        counts = [count_ranks(place) for place in places]
+        if len(counts) > 1:
+            if len({*counts}) < len(counts):
+                raise ExperimentError(
+                    f"explore(): on={format_value(places, 60)} has two choices with as "
+                    "many ranks.\nA control names them by their number: choose "
+                    "different ones, as in on=[ranks[:1], ranks]."
+                )
+            lists = {RANKS: counts, **lists}
         if selector:
             lists = {selector: list(experiments), **lists}
-        return cls(experiment, experiments, lists, fixed, selector)
+        return cls(experiment, places, experiments, lists, fixed, selector)
 
     def start(self) -> dict[str, Any]:
         """Return where the controls stand first: defaults, else the first choices."""
@@ -105,10 +122,15 @@ class Choices:
         name = point[self.selector] if self.selector else next(iter(self.experiments))
         return self.experiments[name]
 
-    def knobs(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all knobs of a point, bound and checked."""
-        chosen = {k: v for k, v in point.items() if k != self.selector}
-        return self.experiment(point).bind("explore()", {**self.fixed, **chosen})
+    def stage(self, point: Mapping[str, Any]) -> Stage:
+        """Return a point's experiment with all its knobs, in the place to run it."""
+        several = len(self.places) > 1
+        number = self.lists[RANKS].index(point[RANKS]) if several else 0
+        apart = {self.selector, RANKS} if several else {self.selector}
+        chosen = {k: v for k, v in point.items() if k not in apart}
+        experiment = self.experiment(point)
+        bound = experiment.bind("explore()", {**self.fixed, **chosen})
+        return prepare(self.places[number], experiment, bound)
 
     def label(
         self, point: Mapping[str, Any], among: Sequence[Mapping[str, Any]] = ()

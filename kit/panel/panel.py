@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kit.clock.experiment import ExperimentError
 from kit.clock.log import smoke
 from kit.clock.measuring import check_arguments, measure_watched
+from kit.clock.stage import RANKS, Place, check_places
 from kit.comparison import Comparison
 from kit.comparison.choices import check_quantity, is_same, make_variants
 from kit.comparison.comparing import compare_watched
@@ -124,8 +125,7 @@ class Panel:
     def _measure(self, point: Mapping[str, Any], progress: Progress) -> None:
         try:
             trial = measure_watched(
-                self._choices.experiment(point),
-                self._choices.knobs(point),
+                self._choices.stage(point),
                 progress,
                 self._seconds,
                 1 if smoke() or self._seconds is not None else _REPEATS,
@@ -153,10 +153,13 @@ class Panel:
         self, points: list[dict[str, Any]], progress: Progress
     ) -> Comparison:
         lists = {
-            k: v for k, v in self._choices.lists.items() if k != self._choices.selector
+            k: v
+            for k, v in self._choices.lists.items()
+            if k not in (self._choices.selector, RANKS)
         }
         variants = make_variants(
             self._choices.given,
+            self._choices.places,
             {**self._choices.fixed, **lists},
             whole_runs=self._seconds is None,
         )
@@ -246,7 +249,7 @@ def explore(
     of: str = SPEED,
     seconds: float | None = 2.0,
     within: float | None = None,
-    on: None = None,
+    on: Place | list[Place] | None = None,
     model: Model | None = None,
     **choices: object,
 ) -> Panel:
@@ -256,7 +259,8 @@ def explore(
     also be a dict of experiments by name. Run measures one point for `seconds`, Run all
     compares all of them by turns; `seconds=None` runs each to its end. `of` names what
     is shown; `model` maps the choices that it has names for to a predicted quantity,
-    drawn over them. Raises ExperimentError for what cannot be explored.
+    drawn over them. `on` is where it runs, `ranks` for one, or a choice. Raises
+    ExperimentError for what cannot be explored.
 
     >>> def add(*, upto=1000):
     ...     while True:
@@ -264,7 +268,7 @@ def explore(
     >>> explore(add, upto=[1000, 2000])
     Panel of add: upto
     """
-    check_arguments("explore()", seconds, 1, on)
+    check_arguments("explore()", seconds, 1)
     check_quantity(of, seconds, within, caller="explore()")
-    found = Choices.of(experiment, choices)
+    found = Choices.of(experiment, check_places("explore()", on), choices)
     return Panel(found, of=of, within=within, seconds=seconds, model=model)

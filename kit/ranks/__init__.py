@@ -5,6 +5,10 @@ keeps alive (each a `process` that ends with the kernel), and a store where they
 `call` runs one function on them; `rank` is its other end, in each process, with the
 process groups (`worlds`). How it ended on each rank (`outcomes`) is told as one error
 (`failures`).
+
+What `measure` and the others do with `on=ranks` is a `stage`: lives of an experiment
+which this process drives, command by command, in a `session` with the `player` on each
+rank.
 """
 
 from kit.ranks.failures import RankError

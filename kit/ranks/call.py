@@ -1,4 +1,4 @@
-"""One call on some ranks: what is printed and published meanwhile, and how it ends."""
+"""One call on some ranks: what is printed meanwhile, and how it ends."""
 
 from __future__ import annotations
 
@@ -29,13 +29,12 @@ _STREAMS = ("stdout", "stderr")
 
 
 class Call:
-    """A function that runs on some ranks, as `Ranks.start` returns it.
+    """A function that runs on some ranks, as `Team.start` returns it.
 
-    Iterate over it to follow it: each step lasts at most 50 ms, prints the lines that
-    ranks have printed, and gives what they have published since, as (rank, message)
-    pairs. At the end `values` is what each rank returned, in order, or RankError is
-    raised. As a context manager it ends the call whatever happens, and leaves the ranks
-    usable.
+    Iterate over it to follow it: each step lasts at most 50 ms, and prints the lines
+    that ranks have printed. At the end `values` is what each rank returned, in order,
+    or RankError is raised. As a context manager it ends the call whatever happens, and
+    leaves the ranks usable.
     """
 
     def __init__(
@@ -61,18 +60,13 @@ class Call:
             for rank in self.members
         }
         self._printed = {(rank, name): 0 for rank in members for name in _STREAMS}
-        self._heard = dict.fromkeys(self.members, 0)
 
-    def stop(self) -> None:
-        """Ask the function to end by itself: `stopping()` turns true on the ranks."""
-        self._team.store.set(STOP.format(self._number), "gently")
-
-    def __iter__(self) -> Iterator[list[tuple[int, Any]]]:
+    def __iter__(self) -> Iterator[None]:
         ended_at = failed_at = None
         while self._running:
             self._collect(_SECONDS_BETWEEN_LOOKS)
-            yield self._hear()
-            self._progress.hear()
+            self.hear()
+            yield
             now = ticks.CLOCK.wall()
             if self._outcomes and ended_at is None:
                 ended_at = now
@@ -83,7 +77,7 @@ class Call:
             if ended_at is not None and now - ended_at > self._team.timeout_seconds:
                 break
         self.end()
-        yield self._hear(last=True)
+        self.hear(last=True)
         if self._has_failed:
             raise explain_failure(
                 self.name, self._outcomes, self._team.timeout_seconds, self._ended
@@ -168,20 +162,13 @@ class Call:
             return None
         return Place(*json.loads(self._team.store.get(key)))
 
-    def _hear(self, last: bool = False) -> list[tuple[int, Any]]:
-        """Print new lines, with the rank before each; return what was published."""
-        import cloudpickle
-
-        heard = []
+    def hear(self, last: bool = False) -> None:
+        """Print new lines, with the rank before each."""
         for rank, reply in self._replies.items():
             if last:
                 reply.wait_for_output(1)
             for name in _STREAMS:
                 self._print(rank, name, getattr(reply, name) or "", last)
-            while (key := str(self._heard[rank])) in reply.data:
-                heard.append((rank, cloudpickle.loads(reply.data[key])))
-                self._heard[rank] += 1
-        return heard
 
     def _print(self, rank: int, name: str, text: str, last: bool) -> None:
         lines = text.split("\n")

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from kit.clock.experiment import ExperimentError
 from kit.clock.origin import inner_function
 from kit.machine.limits import find_cores
 from kit.ranks.outcomes import Outcome, Place, find_place
@@ -63,11 +64,18 @@ class Rank:
         self.names: dict[str, Any] = get_ipython().user_ns
         self.names.update(torch=torch, dist=dist, device=torch.device(seat.device))
         self.worlds = Worlds(seat)
-        self.name_world()
-        self.call: _Call | None = None
+        self._name_world()
 
-    def name_world(self) -> None:
-        """Let `rank` and `world_size` be those of the world that is shown."""
+    @contextlib.contextmanager
+    def within(self, members: tuple[int, ...]) -> Generator[None, None, None]:
+        """Let some ranks be the whole world, and `rank` and `world_size` say so."""
+        with self.worlds.within(members):
+            self._name_world()
+            yield
+        if self.worlds.is_intact:
+            self._name_world()
+
+    def _name_world(self) -> None:
         import torch.distributed as dist
 
         self.names.update(rank=dist.get_rank(), world_size=dist.get_world_size())
@@ -123,63 +131,42 @@ def leave() -> None:
     _here = None
 
 
+def here() -> Rank:
+    """Return this process as a rank."""
+    assert _here is not None
+    return _here
+
+
 def perform(number: int, members: tuple[int, ...], payload: bytes) -> Outcome:
     """Run a pickled call as one of some ranks, and say how it ended."""
     import cloudpickle
 
-    assert _here is not None
-    if not _here.worlds.is_intact:
+    me = here()
+    if not me.worlds.is_intact:
         said = "its process groups were destroyed; now there are new ones: run it again"
         return Outcome("raised", error=said, intact=False)
-    call = _here.call = _Call(_here, number)
+    call = _Call(me, number)
     try:
-        with call.watched(), _here.worlds.within(members):
-            _here.name_world()
+        with call.watched(), me.within(members):
             function, arguments, options = cloudpickle.loads(payload)
             call.note(_first_line(function))
-            _lend(function, _here.names)
+            lend(function, me.names)
             with call.interruptible():
                 value = function(*arguments, **options)
             outcome = Outcome("returned", _pack(value, function))
     except BaseException as error:
         outcome = _describe(error, call)
         traceback.clear_frames(error.__traceback__)
-    _here.call = None
-    if not _here.worlds.is_intact:
+    if not me.worlds.is_intact:
         return Outcome(**{**vars(outcome), "intact": False})
-    _here.name_world()
     return outcome
-
-
-def publish(message: object) -> None:
-    """Send something to whoever waits for the current call: a partial result, say."""
-    import cloudpickle
-    from ipyparallel.datapub import publish_data
-
-    assert _here is not None and _here.call is not None
-    number = _here.call.messages
-    _here.call.messages += 1
-    publish_data({str(number): cloudpickle.dumps(message)})
-
-
-def stopping() -> bool:
-    """Return whether the current call was asked to come to its end by itself."""
-    assert _here is not None and _here.call is not None
-    return bool(_here.call.stop)
-
-
-def control_group() -> Any:
-    """Return the process group for the kit's own messages, in the current world."""
-    assert _here is not None and _here.worlds.shown is not None
-    return _here.worlds.shown.control
 
 
 class _Call:
     """One call on this rank: what is noted of it, and how it is made to stop."""
 
     def __init__(self, here: Rank, number: int) -> None:
-        self.stop = ""
-        self.messages = 0
+        self.stopped = False
         self._here = here
         self._note_key = NOTE.format(os.getpid())
         self._stop_key = STOP.format(number)
@@ -221,7 +208,7 @@ class _Call:
             self._interruptible = False
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._interruptible and self.stop == "now":
+        if self._interruptible and self.stopped:
             raise KeyboardInterrupt
 
     def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -238,12 +225,11 @@ class _Call:
 
     def _watch(self) -> None:
         while not self._ended.wait(_SECONDS_BETWEEN_LOOKS):
-            if self.stop != "now":
+            if not self.stopped:
                 self.note(_stand())
             with contextlib.suppress(RuntimeError):
-                if self._here.store.check([self._stop_key]):
-                    self.stop = self._here.store.get(self._stop_key).decode()
-            if self.stop == "now":
+                self.stopped = self._here.store.check([self._stop_key])
+            if self.stopped:
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
                 self._here.worlds.cut()
 
@@ -263,7 +249,7 @@ def _first_line(function: object) -> Place | None:
     return Place(code.co_filename, code.co_firstlineno, code.co_name)
 
 
-def _lend(function: object, names: dict[str, Any]) -> None:
+def lend(function: object, names: dict[str, Any]) -> None:
     """Let a function of a cell find names of this rank that did not come with it."""
     inner = inner_function(function)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
@@ -286,12 +272,14 @@ def _pack(value: object, function: object) -> bytes:
 
 def _describe(error: BaseException, call: _Call) -> Outcome:
     """Make an outcome of what ended a call."""
-    if call.stop == "now":
+    if call.stopped:
         return Outcome("stopped")
     frames = traceback.extract_tb(error.__traceback__)
     said = " ".join(str(error).split())
     kind = type(error).__name__
-    if isinstance(error, SystemExit):
+    if isinstance(error, ExperimentError):
+        text = said
+    elif isinstance(error, SystemExit):
         text = f"it called sys.exit({error.code!r})"
     else:
         text = f"{kind}: {said}" if said else kind

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from kit import figures
 from kit.clock import ExperimentError
+from kit.clock.experiment import Experiment
 from kit.clock.turns import take_turn
 from kit.machine.limits import find_cores, find_memory
 from kit.progress import Progress
-from kit.ranks.call import Call
 from kit.ranks.engines import (
     Engines,
     LocalEngines,
@@ -21,6 +21,7 @@ from kit.ranks.engines import (
     wait_for_coroutine,
     wait_until,
 )
+from kit.ranks.stage import RanksStage
 from kit.ranks.team import Team
 
 _MOST_PER_CORE = 4
@@ -55,26 +56,20 @@ class Ranks:
         with (
             progress,
             take_turn(progress),
-            self.start(progress, function, *args, **kwargs) as call,
+            self._team.start(progress, self._members, function, args, kwargs) as call,
         ):
             progress.doing = "measuring"  # as Progress calls what needs no name
             for _ in call:
-                pass
+                progress.hear()
         return call.values
 
-    def start(
-        self,
-        progress: Progress,
-        function: Callable[..., Any],
-        /,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Call:
-        """Start a function on every rank, to follow what it publishes; return the Call.
-
-        What is watched says what goes on through `progress`.
-        """
-        return self._team.start(progress, self._members, function, args, kwargs)
+    def prepare(
+        self, experiment: Experiment, knobs: Mapping[str, object]
+    ) -> RanksStage:
+        """Make a stage for an experiment: what `on=ranks` does."""
+        self._team.check_open()
+        note = f"On {name_ranks(self._members)}, {self._describe()}."
+        return RanksStage(self._team, self._members, experiment, knobs, note)
 
     def close(self) -> None:
         """End the processes; closing a view ends nothing."""
@@ -108,13 +103,14 @@ class Ranks:
         return Ranks(self._team, members)
 
     def __repr__(self) -> str:
+        return f"<{name_ranks(self._members)}, {self._describe()}>"
+
+    def _describe(self) -> str:
+        """Say what each of them has, as in "cpu, 1 thread each"."""
         threads = {fact["threads"] for fact in self._facts}
         devices = ", ".join(dict.fromkeys(self._devices))
         many = "/".join(map(str, sorted(threads)))
-        return (
-            f"<{name_ranks(self._members)} on {devices}, {many} "
-            f"thread{'s' * (many != '1')} each>"
-        )
+        return f"{devices}, {many} thread{'s' * (many != '1')} each"
 
     def _repr_html_(self) -> str:
         rows = [

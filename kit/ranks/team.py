@@ -15,6 +15,7 @@ from kit.progress import Progress
 from kit.ranks.call import Call
 from kit.ranks.engines import Engines
 from kit.ranks.rank import introduce, join
+from kit.ranks.session import Session
 from kit.ranks.worlds import Seat
 
 #: A process that does not say in this time who it is, is ended.
@@ -39,6 +40,7 @@ class Team:
         self._generation = self._calls = 0
         self._is_whole = False
         self._call: Call | None = None
+        self._session: Session | None = None
         self._why_closed = ""
         self._px: Any = None
 
@@ -105,13 +107,18 @@ class Team:
         ended = self.engines.have_ended()
         return {rank: r.get() for rank, r in replies.items() if rank not in ended}
 
+    @property
+    def host(self) -> str:
+        """The address at which to listen: any, where some ranks are elsewhere."""
+        return "127.0.0.1" if self.is_alone else ""
+
     def _open_store(self) -> None:
         """Open the store on a port that the system chooses."""
         import torch.distributed as dist
 
-        host = "127.0.0.1" if self.is_alone else ""
-        listener = socket.create_server((host, 0))
-        self._address = (host or socket.gethostname(), listener.getsockname()[1])
+        listener = socket.create_server((self.host, 0))
+        name = self.host or socket.gethostname()
+        self._address = (name, listener.getsockname()[1])
         self.store = dist.TCPStore(
             *self._address,
             is_master=True,
@@ -141,8 +148,6 @@ class Team:
         options: dict[str, object],
     ) -> Call:
         """Start a call on some ranks."""
-        import cloudpickle
-
         self.check_open()
         name = f"{getattr(function, '__name__', type(function).__name__)}()"
         if self._call is not None:
@@ -150,19 +155,31 @@ class Team:
                 f"{name} cannot start: {self._call.name} still runs on these ranks.\n"
                 "Wait until it has ended."
             )
-        try:
-            payload = cloudpickle.dumps((function, arguments, options))
-        except Exception as error:
-            raise ExperimentError(
-                f"{name} cannot be sent to the ranks: {error}.\n"
-                "Make in the function itself what cannot be sent, such as open files."
-            ) from None
+        payload = self.pack(name, (function, arguments, options))
         if not self._is_whole or self.engines.have_ended():
             progress.doing = "getting the ranks ready"
             self.mend()
         self._calls += 1
         self._call = Call(self, self._calls, progress, members, name, payload)
         return self._call
+
+    def pack(self, name: str, value: object) -> bytes:
+        """Return a value as bytes that go to the ranks."""
+        import cloudpickle
+
+        try:
+            return cloudpickle.dumps(value)
+        except Exception as error:
+            raise ExperimentError(
+                f"{name} cannot be sent to the ranks: {error}.\n"
+                "Make in the function itself what cannot be sent, such as open files."
+            ) from None
+
+    def join_session(self, progress: Progress, name: str) -> Session:
+        """Return the session that is open, else a new one for what is named."""
+        if self._session is None or not self._session.is_open:
+            self._session = Session(self, progress, name)
+        return self._session
 
     def release(self, whole: bool) -> None:
         """Note that the call has ended, and whether it left the groups whole."""

@@ -38,13 +38,12 @@ class Seat:
 
 @dataclass
 class World:
-    """A default group, a second one for the kit's own messages, and a count.
+    """A default group, and a count of the groups that code has made in it.
 
-    PyTorch numbers the groups that code makes, and all members must count alike.
+    PyTorch numbers them, and all members must count alike.
     """
 
     group: Any
-    control: Any
     count: int
 
 
@@ -62,18 +61,19 @@ class Worlds:
         )
         self._made: dict[tuple[int, ...], World] = {}
         self.shown: World | None = None
-        self.everyone = tuple(range(len(seat.pids)))
-        self._show(self.everyone)
+        self._members: tuple[int, ...] = ()
+        self._show(tuple(range(len(seat.pids))))
 
     @contextlib.contextmanager
     def within(self, members: tuple[int, ...]) -> Generator[None, None, None]:
-        """Show PyTorch the world of these ranks, then that of all again."""
+        """Show PyTorch the world of these ranks, then again the one before."""
+        before = self._members
         self._show(members)
         try:
             yield
         finally:
             if self.is_intact:
-                self._show(self.everyone)
+                self._show(before)
 
     @property
     def is_intact(self) -> bool:
@@ -91,6 +91,7 @@ class Worlds:
         if members not in self._made:
             self._made[members] = self._make(members)
         world = self.shown = self._made[members]
+        self._members = members
         dist.group.WORLD = world.group
         c10d._world.group_count = world.count
 
@@ -111,8 +112,7 @@ class Worlds:
                 world_size=len(members),
                 timeout=self._timeout,
             )
-            control = dist.new_group(backend="gloo", timeout=self._timeout)
-            return World(dist.group.WORLD, control, c10d._world.group_count)
+            return World(dist.group.WORLD, c10d._world.group_count)
         finally:
             dist.group.WORLD = before
             sys.excepthook = hook  # PyTorch would add one of its own each time

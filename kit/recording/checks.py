@@ -97,6 +97,9 @@ def check_trial(row: Any, machines: int, index: int, fail: Fail) -> None:
             raise fail(f"{where}.{name}", f"is {row[name]!r:.40}")
     for name, (is_good, like) in _LISTS.items():
         _check_list(row[name], f"{where}.{name}", is_good, row[like], fail)
+    if row["block_rank_seconds"] != []:  # as it is where there are no ranks
+        name, blocks = f"{where}.block_rank_seconds", row["block_seconds"]
+        _check_list(row["block_rank_seconds"], name, _is_seconds, blocks, fail)
     if row["machine"] >= machines:
         raise fail(f"{where}.machine", f"is {row['machine']}, of {machines} machines")
     steps = [None] * sum(row["block_steps"])
@@ -118,6 +121,10 @@ def _check_list(
             raise fail(f"{where}[{position}]", f"is {value!r:.40}")
     if len(values) != len(like):
         raise fail(where, f"has {len(values)} values, not {len(like)}")
+
+
+def _is_seconds(values: Any) -> bool:
+    return isinstance(values, list) and all(_finite(v, _REAL, 0) for v in values)
 
 
 def _is_metric(value: Any) -> bool:

@@ -25,8 +25,9 @@ from kit.recording.checks import (
 )
 from kit.trial import Trial
 
-#: What is written. Format 1, which had no `block_device_seconds`, is read too.
-FORMAT = 2
+#: What is written. Formats 1, which had no `block_device_seconds`, and 2, which had no
+#: `block_rank_seconds`, are read too.
+FORMAT = 3
 
 
 class Recording(NamedTuple):
@@ -204,15 +205,17 @@ def read(path: str | os.PathLike[str]) -> Recording:
 
 
 def _upgrade(content: dict[str, Any]) -> dict[str, Any]:
-    """Return content of format 1 as content of format 2: no device was timed then."""
+    """Return content of an older format as of this one: nothing of these was timed."""
     if content["format"] == FORMAT:
         return content
     rows = list(content["trials"])
     for index, row in enumerate(rows):
         # What is not whole is left to the checks.
         if isinstance(row, dict) and isinstance(row.get("block_seconds"), list):
-            unknown = [None] * len(row["block_seconds"])
-            rows[index] = {**row, "block_device_seconds": unknown}
+            rows[index] = {**row, "block_rank_seconds": []}
+            if content["format"] == 1:
+                unknown = [None] * len(row["block_seconds"])
+                rows[index]["block_device_seconds"] = unknown
     return {**content, "format": FORMAT, "trials": rows}
 
 

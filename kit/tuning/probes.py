@@ -14,6 +14,7 @@ from kit.clock.experiment import Experiment
 from kit.clock.log import Log
 from kit.clock.run import BLOCK_SECONDS, Run, started
 from kit.clock.shared import SharedObjects
+from kit.clock.stage import LocalStage
 from kit.machine import load, ticks
 from kit.progress import Progress
 from kit.tuning.loop import Epoch, Loop, count_bytes, count_items
@@ -114,7 +115,8 @@ class Life:
 def live(experiment: Experiment, watch: Watch) -> Generator[Life, None, None]:
     """Start a life of an experiment, and end it and its workers whatever happens."""
     log = Log()
-    run = Run(experiment, {}, log, watch.progress, shared=watch.shared)
+    stage = LocalStage(experiment, {}, watch.shared)
+    run = Run(stage, log, watch.progress)
     with started(run, warm_up_seconds=None), run.active():
         yield Life(run, log, watch)
 

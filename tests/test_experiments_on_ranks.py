@@ -1,0 +1,418 @@
+"""Experiments on several processes: `measure`, `compare` and `explore` with `on=`."""
+
+import threading
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers import OLDER_CHILDREN, children
+from torch import nn
+
+import kit
+from kit.clock import ExperimentError
+from kit.progress import Progress
+from kit.ranks import RankError
+
+TIMEOUT = 4
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Two ranks that do not wait long for each other."""
+    with kit.start_ranks(2, timeout=TIMEOUT) as started:
+        OLDER_CHILDREN.update(children())
+        yield started
+
+
+def reduce(*, size=1000):
+    """Add up over all ranks."""
+    numbers = torch.ones(size)
+    while True:
+        dist.all_reduce(numbers)
+        numbers /= dist.get_world_size()
+        yield 8, {"sum": numbers.sum(), "rank": dist.get_rank()}
+
+
+def count(*, steps=30):
+    """Count to the end."""
+    yield 1
+    for step in range(1, steps):
+        dist.barrier()
+        yield 1, {"step": step}
+
+
+def usable(ranks):
+    return ranks.run(dist.get_rank) == [0, 1]
+
+
+# Measure
+
+
+def test_items_of_all_ranks_are_summed_and_every_ranks_times_are_kept(ranks):
+    trial = kit.measure(reduce, on=ranks, seconds=0.3)
+    assert trial.outcome in ("complete", "not settled")
+    assert trial.knobs == {"ranks": 2, "size": 1000}
+    assert [n / 16 for n in trial.block_items] == trial.block_steps
+    assert set(trial.metrics["sum"]) == {1000.0}
+    assert set(trial.metrics["rank"]) == {0.0}
+    assert len(trial.block_rank_seconds) == len(trial.block_seconds)
+    for seconds, wall, each in zip(
+        trial.block_seconds,
+        trial.block_wall_seconds,
+        trial.block_rank_seconds,
+        strict=True,
+    ):
+        assert len(each) == 2
+        # A block may be several stretches, of which the slowest rank's counts.
+        assert max(each) <= seconds == wall <= sum(each)
+    assert any("On ranks 0, 1, cpu" in note for note in trial.notes)
+
+
+def test_a_view_is_a_world_of_its_own(ranks):
+    def train():
+        while True:
+            time.sleep(0.001)
+            yield 1, {"size": dist.get_world_size(), "rank": dist.get_rank()}
+
+    for view in (ranks[:1], ranks[1:]):
+        trial = kit.measure(train, on=view, seconds=0.1)
+        assert trial.knobs == {"ranks": 1}
+        assert set(trial.metrics["size"]) == {1.0}
+        assert set(trial.metrics["rank"]) == {0.0}
+    assert usable(ranks)
+
+
+def test_whole_runs_end_on_all_ranks(ranks):
+    trial = kit.measure(count, on=ranks, seconds=None, repeats=2, steps=40)
+    assert trial.block_steps == [39, 39]
+    assert trial.metrics["step"] == [*range(1, 40)] * 2
+    assert trial.whole_runs
+
+
+def test_a_generator_that_ends_is_started_again_on_all_ranks(ranks):
+    trial = kit.measure(count, on=ranks, seconds=0.5, steps=2000)
+    assert trial.block_seconds
+
+
+def test_seeds_are_alike_and_state_is_the_readers_afterwards(ranks):
+    def draw():
+        yield 1
+        yield 1, {"number": torch.rand(())}
+
+    before = ranks.run(torch.get_rng_state)
+    first = kit.measure(draw, on=ranks, seconds=None, repeats=2)
+    second = kit.measure(draw, on=ranks[1:], seconds=None, repeats=2)
+    assert first.metrics["number"] == second.metrics["number"]
+    assert len({*first.metrics["number"]}) == 2
+    after = ranks.run(torch.get_rng_state)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_what_an_experiment_closes_over_is_put_back_at_each_start(ranks):
+    model = nn.Linear(1, 1)
+
+    def train():
+        for _ in range(3):
+            with torch.no_grad():
+                model.weight += 1
+            yield 1, {"weight": model.weight.detach()}
+
+    trial = kit.measure(train, on=ranks, seconds=None, repeats=2)
+    start = model.weight.item()
+    assert trial.metrics["weight"] == pytest.approx([start + 2, start + 3] * 2)
+    assert any("put back at each start: model" in note for note in trial.notes)
+
+
+def test_a_rank_may_handle_nothing_in_a_step(ranks):
+    def train():
+        while True:
+            time.sleep(0.001)
+            yield 5 * dist.get_rank()
+
+    trial = kit.measure(train, on=ranks, seconds=0.1)
+    assert [5 * n for n in trial.block_steps] == trial.block_items
+
+
+def test_nobody_may_handle_nothing(ranks):
+    def train():
+        while True:
+            time.sleep(0.001)
+            yield 0
+
+    with pytest.raises(ExperimentError, match="handled no items on any rank"):
+        kit.measure(train, on=ranks, seconds=0.1)
+    assert usable(ranks)
+
+
+def test_a_rank_that_returns_without_a_yield_is_a_helper(ranks):
+    def train():
+        if dist.get_rank() == 0:
+            return
+        while True:
+            time.sleep(0.001)
+            yield 3, {"rank": dist.get_rank()}
+
+    trial = kit.measure(train, on=ranks, seconds=0.1, repeats=2)
+    assert [3 * n for n in trial.block_steps] == trial.block_items
+    assert set(trial.metrics["rank"]) == {1.0}
+
+
+def test_a_helper_may_serve_until_the_others_end(ranks):
+    def train():
+        done = torch.zeros(1)
+        if dist.get_rank() == 1:
+            while not done:
+                dist.recv(done, 0)
+            return
+        try:
+            while True:
+                dist.send(done, 1)
+                yield 1
+        finally:
+            dist.send(done + 1, 1)
+
+    trial = kit.measure(train, on=ranks, seconds=0.2, repeats=2)
+    assert trial.block_steps
+    assert usable(ranks)
+
+
+def test_a_rank_that_takes_longer_to_set_up_is_no_helper(ranks):
+    def train():
+        if dist.get_rank() == 1:
+            time.sleep(1.6)
+        while True:
+            time.sleep(0.002)
+            dist.barrier()
+            yield 3
+
+    trial = kit.measure(train, on=ranks, seconds=0.2)
+    assert [6 * n for n in trial.block_steps] == trial.block_items
+
+
+def test_printed_lines_come_with_their_rank(ranks, capsys):
+    def train():
+        for step in range(3):
+            print("step", step)
+            yield 1
+
+    kit.measure(train, on=ranks, seconds=None)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == [f"[{r}] step {s}" for r in range(2) for s in range(3)]
+
+
+# Compare and explore
+
+
+def test_places_are_a_choice(ranks):
+    made = kit.compare(reduce, on=[ranks[:1], ranks], seconds=1.0, repeats=2)
+    assert made.labels == ["ranks=1", "ranks=2"]
+    assert [trial.knobs["ranks"] for trial in made.trials] == [1, 2]
+    assert {len(seconds) for seconds in made.trials[1].block_rank_seconds} == {2}
+
+
+def test_places_come_before_other_choices(ranks):
+    made = kit.compare(
+        reduce,
+        on=[ranks[:1], ranks],
+        size=[1000, 10],
+        of="setup_seconds",
+        repeats=2,
+        seconds=0.2,
+    )
+    assert made.labels == [
+        "ranks=1, size=1000",
+        "ranks=1, size=10",
+        "ranks=2, size=1000",
+        "ranks=2, size=10",
+    ]
+
+
+def test_two_experiments_are_compared_on_the_same_ranks(ranks):
+    made = kit.compare(
+        {"one": count, "other": count}, on=ranks, seconds=None, repeats=2
+    )
+    assert made.labels == ["one", "other"]
+    assert {trial.knobs["ranks"] for trial in made.trials} == {2}
+
+
+def test_a_panel_runs_on_ranks(ranks):
+    panel = kit.explore(reduce, on=[ranks[:1], ranks], size=[1000, 10], seconds=0.2)
+    assert panel.run(ranks=2, size=10).knobs == {"ranks": 2, "size": 10}
+    assert panel.run(ranks=1).knobs == {"ranks": 1, "size": 1000}
+    with pytest.raises(ExperimentError, match="ranks=3 is not among the choices"):
+        panel.run(ranks=3)
+    panel.close()
+
+
+def test_a_trial_on_ranks_is_saved_and_loaded(ranks, tmp_path):
+    trial = kit.measure(count, on=ranks, seconds=None)
+    kit.save([trial], tmp_path / "trial.json")
+    (loaded,) = kit.load(tmp_path / "trial.json")
+    assert loaded.block_rank_seconds == trial.block_rank_seconds
+    assert loaded.knobs == trial.knobs
+
+
+# Stop and failures
+
+
+def test_stop_acts_between_steps_and_leaves_the_ranks_alone(ranks):
+    def train():
+        while True:
+            time.sleep(0.01)
+            dist.barrier()
+            yield 1
+
+    for seconds in (60.0, None):
+        pids = ranks.run(_pid)
+        experiment = kit.clock.experiment.resolve("test", train)
+        stage = ranks.prepare(experiment, {})
+        with Progress("testing") as progress:
+            threading.Timer(1.0, progress.stop).start()
+            trial = kit.clock.measuring.measure_watched(stage, progress, seconds, 1)
+        assert trial.outcome == "stopped"
+        assert ranks.run(_pid) == pids
+
+
+def _pid():
+    import os
+
+    return os.getpid()
+
+
+def test_a_step_that_does_not_end_can_be_abandoned(ranks):
+    def train():
+        yield 1
+        yield 1
+        time.sleep(3600)
+        yield 1
+
+    stage = ranks.prepare(kit.clock.experiment.resolve("test", train), {})
+
+    def abandon():
+        progress.stop()
+        progress.abandoned = True
+
+    with Progress("testing") as progress:
+        threading.Timer(1.0, abandon).start()
+        trial = kit.clock.measuring.measure_watched(stage, progress, 5.0, 1)
+    assert trial.outcome == "stopped"
+    assert usable(ranks)
+
+
+def test_the_culprit_is_named_and_not_the_victim(ranks):
+    def train():
+        yield 1
+        for step in range(10**9):
+            if step == 3 and dist.get_rank() == 1:
+                raise ValueError("no such file")
+            dist.barrier()
+            yield 1
+
+    with pytest.raises(RankError) as caught:
+        kit.measure(train, on=ranks, seconds=1.0)
+    first, second, third, last = str(caught.value).splitlines()
+    assert first == "train() failed on rank 1: ValueError: no such file"
+    assert "in train: raise ValueError" in second
+    assert third.startswith("  rank 0: ") and "dist.barrier()" in third
+    assert last == "The ranks can be used again."
+    assert caught.value.ranks == (1,)
+    assert usable(ranks)
+
+
+def test_what_the_kit_refuses_is_told_as_it_is(ranks):
+    def train():
+        yield 1
+        yield -1
+
+    with pytest.raises(RankError, match=r"train\(\) yielded -1"):
+        kit.measure(train, on=ranks, seconds=0.1)
+    assert usable(ranks)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["together", "apart"])
+def test_ends_that_are_not_equal_are_an_error_with_ranks_and_steps(ranks, together):
+    def train():
+        for _ in range(9 - 4 * dist.get_rank()):
+            if together:
+                dist.barrier()
+            yield 1
+
+    with pytest.raises(RankError) as caught:
+        kit.measure(train, on=ranks, seconds=None)
+    said = str(caught.value)
+    print(said)
+    assert "rank 1 ended after 4 steps" in said
+    assert ("rank 0 did not" if together else "rank 0 ended after 8 steps") in said
+    assert "equal numbers of steps" in said
+    assert ("dist.barrier()" in said) == together
+    assert usable(ranks)
+
+
+def test_ranks_that_do_not_agree_are_told_where_each_waits(ranks):
+    def train():
+        yield 1
+        while True:
+            if dist.get_rank() == 0:
+                dist.barrier()
+            else:
+                time.sleep(3600)
+            yield 1
+
+    with pytest.raises(RankError, match="do not agree") as caught:
+        kit.measure(train, on=ranks, seconds=1.0)
+    assert "rank 0: " in str(caught.value) and "dist.barrier()" in str(caught.value)
+    assert "rank 1: " in str(caught.value) and "time.sleep" in str(caught.value)
+    assert usable(ranks)
+
+
+def test_no_yield_on_any_rank_is_an_error(ranks):
+    def train():
+        for _ in []:
+            yield 1
+
+    with pytest.raises(ExperimentError, match="without a single `yield n`"):
+        kit.measure(train, on=ranks, seconds=0.1)
+    assert usable(ranks)
+
+
+@pytest.mark.parametrize("on", [2, "ranks", (1, 2), [], [3]])
+@pytest.mark.parametrize("call", [kit.measure, kit.compare, kit.explore])
+def test_what_is_no_place_is_refused(call, on):
+    with pytest.raises(ExperimentError, match="on="):
+        call(reduce, on=on)
+
+
+def test_a_list_of_places_is_a_choice_and_not_for_measure(ranks):
+    with pytest.raises(ExperimentError, match="a choice for compare"):
+        kit.measure(reduce, on=[ranks[:1], ranks])
+
+
+def test_a_knob_called_ranks_is_refused(ranks):
+    def train(*, ranks=2):
+        yield ranks
+
+    with pytest.raises(ExperimentError, match="has a knob ranks=2"):
+        kit.measure(train, on=ranks)
+
+
+def test_what_cannot_be_sent_is_refused(ranks):
+    lock = threading.Lock()
+
+    def train():
+        with lock:
+            yield 1
+
+    with pytest.raises(ExperimentError, match="cannot be sent to the ranks"):
+        kit.measure(train, on=ranks)
+
+
+def test_closed_ranks_are_refused():
+    stopped = kit.ranks.Ranks(_Closed(), (0,))
+    with pytest.raises(ExperimentError, match="closed"):
+        kit.measure(reduce, on=stopped)
+
+
+class _Closed:
+    def check_open(self):
+        raise ExperimentError("These ranks are closed")
