@@ -100,7 +100,7 @@ def test_blocks_follow_each_other_as_a_b_b_a_in_random_order(clock, monkeypatch)
     turns, block = {}, Run.block
 
     def noted(run, number=0):
-        turns.setdefault((run.setup, number), []).append(run.knobs["variant"])
+        turns.setdefault((run.setup, number), []).append(run.call.split("'")[1])
         block(run, number)
 
     monkeypatch.setattr(Run, "block", noted)

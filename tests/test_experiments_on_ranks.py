@@ -66,7 +66,7 @@ def test_items_of_all_ranks_are_summed_and_every_ranks_times_are_kept(ranks):
         assert len(each) == 2
         # A block may be several stretches, of which the slowest rank's counts.
         assert max(each) <= seconds == wall <= sum(each)
-    assert any("On ranks 0, 1, cpu" in note for note in trial.notes)
+    assert any("On ranks 0, 1: cpu" in note for note in trial.notes)
 
 
 def test_a_view_is_a_world_of_its_own(ranks):

@@ -16,7 +16,7 @@ import pytest
 from helpers import children, forked, wait_until
 
 import kit
-from kit.clock import ExperimentError, run
+from kit.clock import ExperimentError, life
 from kit.machine import processes
 from kit.progress import Progress
 
@@ -135,8 +135,8 @@ def test_processor_time_of_children_is_counted_while_they_live_and_after():
 @pytest.fixture
 def impatient(monkeypatch):
     """Give processes less time to end by themselves."""
-    monkeypatch.setattr(run, "_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(run, "_GRACE_AFTER_INTERRUPT", 0.1)
+    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(life, "_GRACE_AFTER_INTERRUPT", 0.1)
 
 
 def lingering(*, started=None, ignore=False, where="step"):
@@ -297,7 +297,7 @@ def test_a_step_that_does_not_end_names_the_processes_it_may_wait_for(monkeypatc
     said = []
 
     def looks(progress):
-        wait_until(lambda: "no step has ended" in progress.text())
+        wait_until(lambda: said and "no step has ended" in progress.text())
         said.append(progress.text())
 
     class Watched(Progress):
@@ -389,10 +389,10 @@ FORK_SERVER = """
 import multiprocessing, time
 import psutil
 import kit
-from kit.clock import run
+from kit.clock import life
 from multiprocessing import forkserver
 
-run._GRACE_SECONDS = 0.1
+life._GRACE_SECONDS = 0.1
 seen = set()
 
 def workers(*, variant=1):

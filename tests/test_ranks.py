@@ -355,11 +355,13 @@ def test_on_a_readers_cluster_they_leave_the_engines_alone(tmp_path):
 def test_a_second_start_closes_the_first_in_smoke_too(ranks, monkeypatch):
     monkeypatch.setenv("KIT_SMOKE", "1")
     folder = ranks._team.engines._folder
+    ours = {fact["pid"] for fact in ranks._team.facts}
     with kit.start_ranks(1) as others:
         OLDER_CHILDREN.update(children())
         assert others.run(whereabouts) == [(0, 1)]
+        ours |= {fact["pid"] for fact in others._team.facts}
         message = refused(lambda: ranks.run(whereabouts), "closed", "kit.start_ranks")
         assert "start_ranks() was called again" in message
     assert not os.path.exists(folder)
-    wait_until(lambda: not psutil.Process().children(recursive=True))
+    wait_until(lambda: not any(map(psutil.pid_exists, ours)))
     ranks.close()  # once more does no harm

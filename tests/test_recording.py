@@ -23,8 +23,10 @@ from kit.teaching import claim
 from kit.trial import JOURNAL, Trial
 
 FOLDER = Path(__file__).parent / "recordings"
-OLD, GOLDEN = FOLDER / "format_1.json", FOLDER / "format_2.json"
-BOTH = pytest.mark.parametrize("golden", [OLD, GOLDEN], ids=["format 1", "format 2"])
+OLD, OLDER, GOLDEN = (FOLDER / f"format_{number}.json" for number in (1, 2, 3))
+ALL = pytest.mark.parametrize(
+    "golden", [OLD, OLDER, GOLDEN], ids=["format 1", "format 2", "format 3"]
+)
 NAN = math.nan
 
 
@@ -202,17 +204,23 @@ def test_journal_keeps_of_and_within(tmp_path, journal):
 # The golden recordings: what each format was when it was first written
 
 
-def test_the_golden_recording_of_format_1_is_what_was_written_then():
-    content = OLD.read_bytes()
-    known = "eaa39f0493f14e634f3a01f7cde2eb00d9a503cafa0e0be8a4c6eeaedbbb795e"
-    assert hashlib.sha256(content).hexdigest() == known
+@pytest.mark.parametrize(
+    ("golden", "known"),
+    [
+        (OLD, "eaa39f0493f14e634f3a01f7cde2eb00d9a503cafa0e0be8a4c6eeaedbbb795e"),
+        (OLDER, "3e535de554b31cda5a92cdf379bcf6ba403e7a8c06af9c407ebfbbabcfbdaaaa"),
+    ],
+    ids=["format 1", "format 2"],
+)
+def test_golden_recordings_of_older_formats_are_what_was_written_then(golden, known):
+    assert hashlib.sha256(golden.read_bytes()).hexdigest() == known
 
 
-@BOTH
+@ALL
 def test_golden_recording_loads_to_the_same_numbers(golden):
     made = recording.read(golden)
     raw = json.loads(golden.read_text("utf-8"))
-    assert raw["format"] == {OLD: 1, GOLDEN: 2}[golden]
+    assert raw["format"] == {OLD: 1, OLDER: 2, GOLDEN: 3}[golden]
     slow, fast, runs = made.trials[:3]
     for trial, row in zip(made.trials, raw["trials"], strict=True):
         assert trial.block_seconds == row["block_seconds"]
@@ -246,8 +254,22 @@ def test_format_1_knew_no_device_time():
         assert "device" not in repr(trial)
 
 
-def test_format_2_keeps_device_time_and_single_steps():
-    slow, _, runs, single = kit.load(GOLDEN)
+def test_format_2_knew_no_ranks():
+    assert all(trial.block_rank_seconds == [] for trial in kit.load(OLDER))
+
+
+def test_format_3_keeps_the_times_of_every_rank():
+    *others, on_ranks = kit.load(GOLDEN)
+    assert all(trial.block_rank_seconds == [] for trial in others)
+    assert on_ranks.knobs["ranks"] == 2
+    assert on_ranks.block_rank_seconds == [
+        [s, 0.75 * s] for s in on_ranks.block_seconds
+    ]
+
+
+@pytest.mark.parametrize("golden", [OLDER, GOLDEN], ids=["format 2", "format 3"])
+def test_device_time_and_single_steps_are_kept_since_format_2(golden):
+    slow, _, runs, single = kit.load(golden)[:4]
     assert slow.block_device_seconds == [None] * 20
     assert runs.block_device_seconds == [1.4375, None]
     assert runs.device_step_seconds == pytest.approx(1.4375 / 2)
@@ -256,7 +278,7 @@ def test_format_2_keeps_device_time_and_single_steps():
     assert single.step_quantiles[95].value == 0.08775
 
 
-@BOTH
+@ALL
 def test_golden_recording_keeps_its_verdict(golden):
     """Statistics may be refined; this recording will not say something else."""
     made = recording.read(golden)
@@ -276,16 +298,19 @@ def test_golden_recording_is_what_would_be_written_today(tmp_path):
     assert again == json.loads(GOLDEN.read_text("utf-8"))
 
 
-def test_format_1_is_written_again_as_format_2_and_nothing_else_changes(tmp_path):
-    recording.write(recording.read(OLD), tmp_path / "again.json")
+@pytest.mark.parametrize("path", [OLD, OLDER], ids=["format 1", "format 2"])
+def test_older_formats_are_written_again_and_nothing_else_changes(tmp_path, path):
+    recording.write(recording.read(path), tmp_path / "again.json")
     again = json.loads((tmp_path / "again.json").read_text("utf-8"))
     for row in again["trials"]:
-        assert row.pop("block_device_seconds") == [None] * len(row["block_seconds"])
-    assert again.pop("format") == 2
-    old = json.loads(OLD.read_text("utf-8"))
+        assert row.pop("block_rank_seconds") == []
+        if path is OLD:
+            assert row.pop("block_device_seconds") == [None] * len(row["block_seconds"])
+    assert again.pop("format") == 3
+    old = json.loads(path.read_text("utf-8"))
     rest = {key: old[key] for key in again if key != "checksum"}
     assert {key: again[key] for key in rest} == rest
-    assert kit.load(tmp_path / "again.json")[0] == kit.load(OLD)[0]
+    assert kit.load(tmp_path / "again.json")[0] == kit.load(path)[0]
 
 
 # Broken files
@@ -302,7 +327,7 @@ def refused(path, *words):
     return text
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.5, 0.7, 0.9, 0.97, 0.999])
 def test_truncated_is_refused(tmp_path, share, golden):
     path = tmp_path / "cut.json"
@@ -380,7 +405,7 @@ def put(field, value, position=None):
     return edit
 
 
-@pytest.mark.parametrize("format", [0, 3, 99, "1", "2", "one", None, [1]])
+@pytest.mark.parametrize("format", [0, 4, 99, "1", "3", "one", None, [1]])
 def test_unknown_format_is_refused_with_advice(tmp_path, format):
     text = refused(
         edited(tmp_path, lambda content: content.update(format=format)), "format"
@@ -771,7 +796,7 @@ def test_nothing_is_pickled(tmp_path, monkeypatch):
     for name in ("dump", "dumps", "load", "loads"):
         monkeypatch.setattr(pickle, name, fail)
     path = saved(tmp_path, make_trial(knobs={"function": lambda: 1}))
-    assert json.loads(path.read_text("utf-8"))["format"] == 2
+    assert json.loads(path.read_text("utf-8"))["format"] == 3
     kit.load(path)
 
 

@@ -68,7 +68,7 @@ class Ranks:
     ) -> RanksStage:
         """Make a stage for an experiment: what `on=ranks` does."""
         self._team.check_open()
-        note = f"On {name_ranks(self._members)}, {self._describe()}."
+        note = f"On {name_ranks(self._members)}: {self._describe()}."
         return RanksStage(self._team, self._members, experiment, knobs, note)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class Ranks:
         return Ranks(self._team, members)
 
     def __repr__(self) -> str:
-        return f"<{name_ranks(self._members)}, {self._describe()}>"
+        return f"<{name_ranks(self._members)} on {self._describe()}>"
 
     def _describe(self) -> str:
         """Say what each of them has, as in "cpu, 1 thread each"."""

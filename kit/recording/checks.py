@@ -33,7 +33,7 @@ def check_parts(content: Any, formats: Sequence[int], fail: Fail) -> None:
     if not isinstance(content, dict) or "format" not in content:
         raise fail("format", "is missing; this is not a recording")
     if content["format"] not in formats:
-        known = " and ".join(map(str, formats))
+        known = ", ".join(map(str, formats))
         raise fail(
             "format",
             f"is {content['format']!r}; this version of the kit reads {known}. "

@@ -178,7 +178,7 @@ def read(path: str | os.PathLike[str]) -> Recording:
             "It may have been cut off; record it again."
         ) from error
     fail = functools.partial(make_error, path)
-    check_parts(content, (1, FORMAT), fail)
+    check_parts(content, range(1, FORMAT + 1), fail)
     is_as_written = content["checksum"] == compute_checksum(content)
     content = _upgrade(content)
     for index, row in enumerate(content["trials"]):
