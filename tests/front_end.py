@@ -20,7 +20,7 @@ class FrontEnd:
         self.manager, self.client = start_new_kernel(
             kernel_name="python3", env=environment, cwd=str(folder)
         )
-        self.widgets, self.outputs = {}, {}
+        self.widgets, self.outputs, self.numbers = {}, {}, {}
         self._displays, self._idle = {}, set()
         self._ended = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -44,6 +44,8 @@ class FrontEnd:
             self.widgets[content["comm_id"]] = dict(content["data"]["state"])
         elif kind == "comm_msg" and content["data"].get("method") == "update":
             self.widgets[content["comm_id"]] |= content["data"]["state"]
+        elif kind == "execute_input":
+            self.numbers[parent] = content["execution_count"]
         elif kind in ("display_data", "execute_result", "error", "stream"):
             self.outputs.setdefault(parent, []).append(content)
             name = content.get("transient", {}).get("display_id")

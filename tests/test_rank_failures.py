@@ -20,8 +20,8 @@ from rank_faults import (
 
 import kit
 from kit.progress import Progress
-from kit.ranks import RankError
-from kit.ranks.failures import explain_failure
+from kit.ranks import RankError, team
+from kit.ranks.failures import describe_death, explain_failure
 from kit.ranks.outcomes import Outcome, Place
 
 TIMEOUT = 3
@@ -112,6 +112,27 @@ def test_what_fails_alike_on_all_ranks_is_told_once(ranks, no_traces):
     assert "Traceback (most recent call last)" in error.traceback
 
 
+def test_culprits_are_named_in_order_whoever_was_heard_first():
+    outcomes = {rank: Outcome("raised", error="KeyError: 'x'") for rank in (2, 0)}
+    error = explain_failure("work()", outcomes, 25, [])
+    assert str(error).startswith("work() failed on ranks 0, 2: KeyError: 'x'\n")
+    assert error.ranks == (0, 2)
+
+
+def test_what_a_collective_refuses_is_no_waiting(ranks, no_traces):
+    error, new = fail(ranks, "import torch\ndist.recv(torch.ones(1), dist.get_rank())")
+    assert "failed on rank" in str(error) and "RuntimeError" in str(error)
+    assert "waited" not in str(error) and error.ranks == (0, 1) and not new
+
+
+def test_a_death_is_told_by_its_signal_or_is_the_end_of_a_wait():
+    log = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)"
+    waited = {rank: describe_death(-6, log, 0, None) for rank in range(2)}
+    assert "they waited 25 s" in str(explain_failure("work()", waited, 25, [0, 1]))
+    assert describe_death(-6, "", 0, None).error.endswith("by SIGABRT")
+    assert describe_death(-40, "", 0, None).error.endswith("by signal 40")
+
+
 @pytest.mark.parametrize("fault", DISAGREEMENTS)
 def test_ranks_that_do_not_agree_are_told_where_each_waits(ranks, no_traces, fault):
     body, lines = DISAGREEMENTS[fault]
@@ -150,6 +171,19 @@ def test_an_interrupt_tells_where_each_rank_was_and_leaves_them_usable(
     assert ranks.run(os.getpid) == pids
 
 
+def test_a_rank_that_a_px_cell_keeps_busy_is_found_there(ranks, no_traces):
+    ranks.run(os.getpid)
+    ranks._team.engines.view(1).execute("import time\ntime.sleep(600)", block=False)
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ranks.run(define("pass"))
+    said = str(caught.value)
+    assert "  rank 0: had returned\n  rank 1: a %%px cell, line 2, in <mod" in said
+    assert "rank 1 starts anew, empty" in said
+    assert ranks.run(dist.get_rank) == [0, 1]
+
+
 def test_an_error_of_whoever_follows_a_call_ends_it(ranks, no_traces):
     with (
         pytest.raises(ZeroDivisionError),
@@ -168,6 +202,31 @@ def test_a_rank_that_ends_between_calls_is_replaced(ranks, no_traces):
     wait_until(lambda: ranks._team.engines.have_ended() == [1])
     now = ranks.run(os.getpid)
     assert now[0] == first and now[1] != second
+
+
+def test_one_that_does_not_answer_between_calls_is_replaced(
+    ranks, no_traces, monkeypatch
+):
+    pids = ranks.run(os.getpid)
+    with pytest.raises(RankError):
+        ranks.run(define("raise ValueError"))
+    psutil.Process(pids[1]).suspend()
+    monkeypatch.setattr(team, "_SECONDS_TO_ANSWER", 5)
+    now = ranks.run(os.getpid)
+    assert now[0] == pids[0] and now[1] != pids[1]
+
+
+def introduce_badly(paths, neighbours):
+    raise ImportError("no kit here")
+
+
+def test_engines_that_cannot_be_ranks_are_told_apart(ranks, monkeypatch):
+    monkeypatch.setattr(team, "introduce", introduce_badly)
+    ranks._team.release(whole=False)
+    with pytest.raises(kit.clock.ExperimentError, match="cannot be ranks: ImportError"):
+        ranks.run(os.getpid)
+    monkeypatch.undo()
+    assert ranks.run(dist.get_rank) == [0, 1]
 
 
 def test_a_failure_on_a_view_names_its_ranks_and_spares_the_others(ranks, no_traces):
@@ -193,7 +252,7 @@ def test_many_ranks_are_told_in_ten_lines():
 def notebook(tmp_path_factory):
     """A kernel in which ranks were started."""
     front_end = FrontEnd(tmp_path_factory.mktemp("kernel"))
-    front_end.run("import time, kit\nimport torch.distributed as dist")
+    front_end.run("import os, time, kit\nimport torch.distributed as dist")
     front_end.run("ranks = kit.start_ranks(2)")
     yield front_end
     front_end.close()
@@ -206,6 +265,17 @@ def test_in_a_notebook_px_cells_run_on_the_same_ranks(notebook):
     wait_until(lambda: notebook.has_ended(request), 30)
     shown = [output["data"]["text/plain"] for output in notebook.outputs[request]]
     assert sorted(shown) == ["[stdout:0] 0 2 cpu\n", "[stdout:1] 1 12 cpu\n"]
+
+
+def test_in_a_notebook_px_cells_find_the_ranks_ready_after_a_failure(notebook):
+    request = notebook.start("ranks.run(lambda: dist.get_rank() and os._exit(1))")
+    wait_until(lambda: notebook.has_ended(request), 30)
+    assert "starts anew" in notebook.outputs[request][-1]["evalue"]
+    request = notebook.start("%%px\nprint(dist.get_rank(), 'mine' in globals())")
+    wait_until(lambda: notebook.has_ended(request), 60)
+    shown = [o["data"]["text/plain"] for o in notebook.outputs[request] if "data" in o]
+    lines = [line for text in shown for line in text.splitlines() if "stdout" in line]
+    assert sorted(lines) == ["[stdout:0] 0 True", "[stdout:1] 1 False"]
 
 
 FAILING = """\
@@ -226,7 +296,7 @@ def error_of(notebook, code, seconds=0.0):
         notebook.manager.interrupt_kernel()
     wait_until(lambda: notebook.has_ended(request), 30)
     (error,) = [o for o in notebook.outputs[request] if "ename" in o]
-    return int(notebook.run("print(get_ipython().execution_count - 1)")), error
+    return notebook.numbers[request], error
 
 
 def test_in_a_notebook_errors_name_the_cell(notebook):

@@ -25,6 +25,7 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 _SECONDS_FOR_OTHERS = 1.0
 #: A rank that has not stopped after this time is ended.
 _SECONDS_TO_STOP = 1.5
+_SECONDS_FOR_OUTPUT = 1.0
 _STREAMS = ("stdout", "stderr")
 
 
@@ -33,8 +34,8 @@ class Call:
 
     Iterate over it to follow it: each step lasts at most 50 ms, and prints the lines
     that ranks have printed. At the end `values` is what each rank returned, in order,
-    or RankError is raised. As a context manager it ends the call whatever happens, and
-    leaves the ranks usable.
+    or RankError is raised. As a context manager it ends the call whatever happens. What
+    it breaks is mended before the next one: an error is told at once.
     """
 
     def __init__(
@@ -103,9 +104,6 @@ class Call:
                 raise KeyboardInterrupt(said) from None
         finally:
             self._team.release(whole)
-            if not whole:
-                self._progress.doing = "getting the ranks ready again"
-                self._team.mend()
 
     def end(self) -> None:
         """End the call on all ranks at once; what does not stop is ended."""
@@ -157,16 +155,17 @@ class Call:
 
     def _find_note(self, rank: int) -> Place | None:
         """Return where a rank was seen last."""
-        key = NOTE.format(self._team.facts[rank]["pid"])
+        key = NOTE.format(self._team.facts[rank]["pid"], self._number)
         if not self._team.store.check([key]):
             return None
         return Place(*json.loads(self._team.store.get(key)))
 
     def hear(self, last: bool = False) -> None:
         """Print new lines, with the rank before each."""
+        deadline = ticks.CLOCK.wall() + _SECONDS_FOR_OUTPUT if last else 0
         for rank, reply in self._replies.items():
-            if last:
-                reply.wait_for_output(1)
+            if last:  # that of a rank that has died may never be complete
+                reply.wait_for_output(max(0, deadline - ticks.CLOCK.wall()))
             for name in _STREAMS:
                 self._print(rank, name, getattr(reply, name) or "", last)
 

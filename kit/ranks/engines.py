@@ -58,7 +58,7 @@ class Engines:
         for name in (LAST_WORD, "SIGKILL") if numbers else ():
             self.client.send_signal(name, numbers, block=False)
             threading.Event().wait(_SECONDS_FOR_LAST_WORD)
-        wait_until(lambda: set(ranks) <= set(self.have_ended()))
+        _expect(lambda: set(ranks) <= set(self.have_ended()), "To end")
 
     def replace(self, ranks: Sequence[int]) -> None:
         """Start new processes for ranks whose own have ended."""
@@ -71,7 +71,7 @@ class Engines:
             )
         before = set(self.client.ids)
         wait_for_coroutine(cluster.start_engines(len(ranks)))
-        wait_until(lambda: len(set(self.client.ids) - before) >= len(ranks))
+        _expect(lambda: len(set(self.client.ids) - before) >= len(ranks), "To start")
         new = sorted(set(self.client.ids) - before)
         for rank, number in zip(ranks, new, strict=False):
             self.ids[rank] = number
@@ -149,7 +149,7 @@ class LocalEngines(Engines):
             self._check(ranks)
             return len(set(self.client.ids) - before) >= len(ranks)
 
-        wait_until(are_registered)
+        _expect(are_registered, "To start")
         new = sorted(set(self.client.ids) - before)
         pids = self.client.direct_view(new).apply_sync(os.getpid)
         numbers = dict(zip(pids, new, strict=True))
@@ -230,6 +230,17 @@ def wait_until(
         if ticks.CLOCK.wall() > deadline:
             raise TimeoutError(f"nothing came of it in {seconds:.0f} s")
         threading.Event().wait(_SECONDS_BETWEEN_LOOKS)
+
+
+def _expect(condition: Callable[[], bool], what: str) -> None:
+    """Wait until engines have done something; else say what they did not do."""
+    try:
+        wait_until(condition)
+    except TimeoutError:
+        raise ExperimentError(
+            f"{what} took processes of ranks more than {_SECONDS_TO_START} s.\n"
+            "Try again when the machine is less busy; an engine's log may tell why."
+        ) from None
 
 
 def wait_for_coroutine(work: Coroutine[Any, Any, Any]) -> Any:

@@ -15,6 +15,10 @@ _MOST_LINES_OF_RANKS = 5
 _LONGEST_ERROR = 200
 #: What gloo says before it ends a process that was sent more than it expects.
 _MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+#: What gloo, the store and NCCL say where another rank did not come in time.
+_TIMEOUT = re.compile(r"time[d ]*out", re.IGNORECASE)
+#: What PyTorch says before it ends a process that waits in NCCL.
+_WATCHDOG = "Watchdog caught collective operation timeout"
 _STACK = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
@@ -22,7 +26,7 @@ class RankError(ExperimentError):
     """A call failed on one or more ranks, or the ranks did not agree.
 
     `ranks` are the culprits, none where the ranks did not agree; `traceback` is that of
-    the first culprit, where it raised an error.
+    the culprit that was heard of first, where it raised an error.
     """
 
     def __init__(
@@ -41,11 +45,7 @@ def explain_failure(
     `seconds` is the process group's timeout; `ended` are the ranks whose process has to
     be replaced.
     """
-    culprits = [
-        rank
-        for rank, outcome in outcomes.items()
-        if outcome.kind in ("raised", "died") and not outcome.victim
-    ]
+    culprits = _find_culprits(outcomes)
     if culprits:
         first = outcomes[culprits[0]]
         alike = [rank for rank in culprits if outcomes[rank].error == first.error]
@@ -53,8 +53,8 @@ def explain_failure(
         lines += [f"  {first.place.describe()}"] if first.place else []
         others = {r: o for r, o in outcomes.items() if r not in alike}
     else:
-        culprits, others = [], dict(outcomes)
-        gloo = [o.error for o in outcomes.values() if o.kind == "died"]
+        others = dict(outcomes)
+        gloo = [o.error for o in outcomes.values() if o.kind == "died" and o.error]
         why = gloo[0] if gloo else f"they waited {seconds:g} s for each other"
         lines = [f"{name}: the ranks do not agree; {why}."]
     lines += describe_places(others)
@@ -65,7 +65,20 @@ def explain_failure(
         lines.append(advice)
     lines.append(tell_usable(ended))
     traceback = outcomes[culprits[0]].traceback if culprits else ""
-    return RankError("\n".join(lines), culprits, traceback)
+    return RankError("\n".join(lines), sorted(culprits), traceback)
+
+
+def _find_culprits(outcomes: Mapping[int, Outcome]) -> list[int]:
+    """Return who failed on their own account, in the order in which they were heard."""
+    failed = [r for r, o in outcomes.items() if o.kind in ("raised", "died")]
+    culprits = [rank for rank in failed if not outcomes[rank].victim]
+    if culprits or any(
+        outcomes[rank].kind == "died" or _TIMEOUT.search(outcomes[rank].error)
+        for rank in failed
+    ):
+        return culprits
+    # Nobody died and nobody waited in vain: a collective itself refused what it got.
+    return failed
 
 
 def explain_interrupt(
@@ -115,15 +128,24 @@ def describe_death(
         came, expected = mismatch.groups()
         said = f"{came} bytes came where {expected} were expected"
         return Outcome("died", error=said, victim=True, place=place, intact=False)
+    if _WATCHDOG in log:
+        return Outcome("died", victim=True, place=place, intact=False)
     if code is None:
         said = "its process has ended"
     elif code >= 0:
         said = f"its process ended itself, with exit code {code}"
     else:
-        said = f"its process was ended by {signal.Signals(-code).name}"
+        said = f"its process was ended by {_name_signal(-code)}"
         if code == -9:
             said += ", as the system does where memory is full"
     return Outcome("died", error=said, place=place, intact=False)
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # some have no name
+        return f"signal {number}"
 
 
 def _describe(outcome: Outcome) -> str:

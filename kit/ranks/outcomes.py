@@ -20,7 +20,9 @@ _LIBRARIES = tuple(
     }
     | {os.path.join(_KIT, "")}
 )
-_TYPED = ("<ipython", "<stdin", "<string")
+#: Libraries elsewhere: of the user, or of the Python that a virtual one is based on.
+_FOLDERS = {"site-packages", "dist-packages"}
+_TYPED = ("<ipython", "<python-input", "<stdin", "<string")
 _LONGEST_TEXT = 60
 
 
@@ -89,7 +91,8 @@ def is_readers(file: str) -> bool:
     """
     if file.startswith("<"):
         return file.startswith(_TYPED)
-    return not os.path.realpath(file).startswith(_LIBRARIES)
+    path = os.path.realpath(file)
+    return not path.startswith(_LIBRARIES) and _FOLDERS.isdisjoint(Path(path).parts)
 
 
 def _name_file(file: str) -> str:

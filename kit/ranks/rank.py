@@ -29,8 +29,8 @@ from kit.machine.limits import find_cores
 from kit.ranks.outcomes import Outcome, Place, find_place
 from kit.ranks.worlds import Seat, Worlds
 
-#: Keys in the store, of a process and of a call.
-NOTE, STOP = "note/{}", "stop/{}"
+#: Keys in the store: of a process in a call, and of a call.
+NOTE, STOP = "note/{}/{}", "stop/{}"
 #: The signal at which a process writes where its threads are.
 LAST_WORD = "SIGUSR2"
 _SECONDS_BETWEEN_LOOKS = 0.25
@@ -95,7 +95,7 @@ def introduce(paths: list[str], neighbours: dict[str, int]) -> dict[str, Any]:
     sys.path += [p for p in paths if p not in known and os.path.exists(p)]
     if "torch" not in sys.modules:
         os.environ["OMP_NUM_THREADS"] = str(share_cores(neighbours[host]))
-    import torch
+    import torch.distributed  # with all that `join` needs: there others wait
 
     # Where the process is ended, by C++ code or by us, the log tells where it was.
     faulthandler.enable(file=2)
@@ -168,7 +168,7 @@ class _Call:
     def __init__(self, here: Rank, number: int) -> None:
         self.stopped = False
         self._here = here
-        self._note_key = NOTE.format(os.getpid())
+        self._note_key = NOTE.format(os.getpid(), number)
         self._stop_key = STOP.format(number)
         self._interruptible = False
         self._ended = threading.Event()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import datetime
+import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from typing import Any
 
@@ -18,8 +19,12 @@ from kit.ranks.rank import introduce, join
 from kit.ranks.session import Session
 from kit.ranks.worlds import Seat
 
-#: A process that does not say in this time who it is, is ended.
+#: A process that does not answer in this time is ended.
 _SECONDS_TO_ANSWER = 10
+#: PyTorch may have to be read from a slow disk.
+_SECONDS_TO_LOAD = 60
+_ATTEMPTS = 3
+_PX = re.compile(r"^\s*%%?px\b", re.MULTILINE)
 
 
 class Team:
@@ -43,6 +48,7 @@ class Team:
         self._session: Session | None = None
         self._why_closed = ""
         self._px: Any = None
+        self._forget: Callable[[], object] = lambda: None
 
     @property
     def is_alone(self) -> bool:
@@ -77,35 +83,55 @@ class Team:
                 alone=self.is_alone,
             )
             replies.append(self.engines.view(rank).apply_async(join, seat))
-        for reply in replies:
-            reply.get(timeout=self.timeout_seconds + _SECONDS_TO_ANSWER)
+        wait(replies, timeout=self.timeout_seconds + _SECONDS_TO_ANSWER)
+        errors = [_find_error(reply) for reply in replies]
+        if any(errors):
+            raise ExperimentError(
+                f"The ranks did not find each other: {next(filter(None, errors))}.\n"
+                "Run the cell again; if that does not help, start new ranks."
+            )
         self._activate_px()
         self._is_whole = True
 
     def _introduce(self) -> list[dict[str, Any]]:
         """Ask all processes who they are; replace those that ended or are stuck."""
-        while True:
+        for _ in range(_ATTEMPTS):
             ended = self.engines.have_ended()
             if ended:
                 self.engines.replace(ended)
-            hosts = self._ask(socket.gethostname)
-            neighbours = collections.Counter(hosts.values())
-            facts = self._ask(introduce, sys.path, dict(neighbours))
-            if len(facts) == len(self.engines.ids):
-                return [facts[rank] for rank in sorted(facts)]
+            hosts = self._ask(_SECONDS_TO_ANSWER, socket.gethostname)
+            if hosts is None:
+                continue
+            neighbours = dict(collections.Counter(hosts))
+            facts = self._ask(_SECONDS_TO_LOAD, introduce, sys.path, neighbours)
+            if facts is not None:
+                return facts
+        raise ExperimentError(
+            f"The ranks were not ready after {_ATTEMPTS} attempts: processes ended, or "
+            "did not answer.\nSee whether memory is full; then start fewer ranks."
+        )
 
-    def _ask(self, function: Any, *arguments: object) -> dict[int, Any]:
-        """Return what each process answers; one that does not is ended."""
-        replies = {
-            rank: self.engines.view(rank).apply_async(function, *arguments)
+    def _ask(self, seconds: float, function: Any, *args: object) -> list[Any] | None:
+        """Return what each process answers; None where some ended, or were ended."""
+        if self.engines.have_ended():
+            return None
+        replies = [
+            self.engines.view(rank).apply_async(function, *args)
             for rank in range(len(self.engines.ids))
-        }
-        wait(replies.values(), timeout=_SECONDS_TO_ANSWER)
-        silent = [rank for rank, reply in replies.items() if not reply.done()]
+        ]
+        wait(replies, timeout=seconds)
+        silent = [rank for rank, reply in enumerate(replies) if not reply.done()]
         if silent:
             self.engines.end(silent)
-        ended = self.engines.have_ended()
-        return {rank: r.get() for rank, r in replies.items() if rank not in ended}
+        if self.engines.have_ended():
+            return None
+        errors = [_find_error(reply) for reply in replies]
+        if any(errors):
+            raise ExperimentError(
+                f"The engines cannot be ranks: {next(filter(None, errors))}.\n"
+                "They need this kit and PyTorch, in versions alike."
+            )
+        return [reply.get() for reply in replies]
 
     @property
     def host(self) -> str:
@@ -131,13 +157,29 @@ class Team:
         """Let `%%px` cells run on the ranks."""
         from IPython import get_ipython
 
-        if get_ipython() is None:
+        shell = get_ipython()
+        if shell is None:
             return
         if self._px is None:
             self._px = self.engines.view(range(len(self.engines.ids)))
             self._px.block = True
             self._px.activate()
+            shell.events.register("pre_run_cell", self._before_cell)
+            self._forget = lambda: shell.events.unregister(
+                "pre_run_cell", self._before_cell
+            )
         self._px.targets = self.engines.ids
+
+    def _before_cell(self, info: Any) -> None:
+        """Get the ranks ready where a cell is about to run on them by itself."""
+        if _PX.search(info.raw_cell or "") and self._call is None:
+            with Progress("%%px runs on the ranks") as progress:
+                self._get_ready(progress)
+
+    def _get_ready(self, progress: Progress) -> None:
+        if not self._is_whole or self.engines.have_ended():
+            progress.doing = "getting the ranks ready"
+            self.mend()
 
     def start(
         self,
@@ -156,9 +198,7 @@ class Team:
                 "Wait until it has ended."
             )
         payload = self.pack(name, (function, arguments, options))
-        if not self._is_whole or self.engines.have_ended():
-            progress.doing = "getting the ranks ready"
-            self.mend()
+        self._get_ready(progress)
         self._calls += 1
         self._call = Call(self, self._calls, progress, members, name, payload)
         return self._call
@@ -190,8 +230,20 @@ class Team:
         """Close the ranks, once."""
         if not self._why_closed:
             self._why_closed = why
+            self._forget()
             self.engines.close()
             self.store = None
+
+
+def _find_error(reply: Any) -> str:
+    """Return what went wrong, in one line; nothing where all went well."""
+    if not reply.done():
+        return "one did not answer in time"
+    error = reply.exception()
+    if error is None:
+        return ""
+    kind = getattr(error, "ename", type(error).__name__)
+    return f"{kind}: {getattr(error, 'evalue', error)}"
 
 
 def _share_devices(facts: Sequence[dict[str, Any]]) -> list[str]:
