@@ -9,7 +9,7 @@ import threading
 import torch
 import torch.distributed as dist
 
-_SECONDS = 10
+_SECONDS = 5
 #: The shapes of LeNet's parameters, and what an all-reduce through rank 0 moves there.
 _LENET = [(20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,)]
 _LENET += [(128, 800), (128,), (10, 128), (10,)]
