@@ -74,7 +74,7 @@ class Driver:
         return self.progress is not None
 
     def start(self, title: str, task: Task) -> None:
-        """Run `task(progress)` in the background, unless another runs or all is over."""
+        """Run `task(progress)` in the background, unless one runs or all is over."""
         if self._closed or not self._one_run.acquire(blocking=False):
             return
         progress = _Watched(title, self)
