@@ -10,13 +10,14 @@ from helpers import (
     FakeClock,
     FakeDevice,
     children,
+    find_resident_bytes,
     reset_state,
     wait_until,
 )
 
 from kit.clock import measuring
 from kit.comparison import alternation, comparing
-from kit.machine import devices, load, ticks
+from kit.machine import devices, load, memory, ticks
 from kit.progress import Progress
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -36,6 +37,7 @@ def tidy(monkeypatch, tmp_path, frozen):
     """A run of full length, and no child process left behind."""
     monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(memory, "proportional_bytes", find_resident_bytes)
     threads = torch.get_num_threads()
     reset_state()
     OLDER_CHILDREN.update(children())

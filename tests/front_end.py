@@ -20,6 +20,7 @@ class FrontEnd:
         self.manager, self.client = start_new_kernel(
             kernel_name="python3", env=environment, cwd=str(folder)
         )
+        self.folder = folder
         self.widgets, self.outputs, self.numbers = {}, {}, {}
         self._displays, self._idle = {}, set()
         self._ended = threading.Event()

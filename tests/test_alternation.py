@@ -9,13 +9,13 @@ import time
 import psutil
 import pytest
 import torch
-from helpers import children, wait_until
+from helpers import FIND_PROPORTIONAL_BYTES, children, wait_until
 from torch.utils.data import DataLoader, Dataset
 
 import kit
 from kit.clock.run import Run
 from kit.comparison import compare_trials
-from kit.machine import processes, ticks
+from kit.machine import memory, processes, ticks
 from kit.trial import COLD, JOURNAL
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -595,7 +595,9 @@ def test_every_trial_has_the_peak_memory_of_its_first_start(clock, device, optio
     assert sizes == [1_000_000, 3_000_000]
 
 
-def test_memory_of_the_host_is_an_increase(smoke):
+def test_memory_of_the_host_is_an_increase(smoke, monkeypatch):
+    monkeypatch.setattr(memory, "proportional_bytes", FIND_PROPORTIONAL_BYTES)
+
     def train(*, megabytes=64):
         kept = torch.ones(megabytes * 250_000)
         while True:

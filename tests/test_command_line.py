@@ -129,7 +129,8 @@ def test_machine_says_what_this_machine_is(capsys):
 def test_machine_measures_its_noise_when_asked(capsys, monkeypatch):
     monkeypatch.setenv("KIT_SMOKE", "1")
     status, out, err = run(capsys, "machine", "--noise")
-    assert (status, err) == (0, "")
+    # On a busy machine it takes long enough to show progress.
+    assert status == 0 and "rror" not in err
     assert out.startswith(kit.this_machine().name)
     assert re.search(r"\n\nHere and now a comparison of 4 s sees .* %", out)
 

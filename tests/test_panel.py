@@ -526,7 +526,7 @@ def test_a_panel_that_is_closed_starts_nothing(show):
     shown = show(explore(pause=[1, 2]))
     shown.panel.close()
     shown.press("run")
-    time.sleep(0.15)
+    shown.panel._driver.join(10)
     assert shown.panel.trials == []
 
 
@@ -1075,7 +1075,9 @@ def test_the_history_is_newest_first_with_intervals_and_outcomes(show):
     for trial, row in zip(reversed(trials), shown.history, strict=True):
         low, high = trial.interval
         assert row[2] == say(trial.items_per_second)
-        assert row[3] == f"[{say(low)}, {say(high)}]"
+        # A single block, as on a busy machine, has no interval.
+        known = low == low
+        assert row[3] == (f"[{say(low)}, {say(high)}]" if known else "")
         assert row[4] in ("", "not settled"), "an ordinary run needs no remark"
 
 

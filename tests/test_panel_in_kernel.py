@@ -202,12 +202,13 @@ def test_a_knob_turned_while_a_cell_runs_counts(kernel, show):
     subshell = kernel.make_subshell()
     panel.press("run", subshell)
     panel.wait_for_rows(1)
-    request = kernel.start("time.sleep(1.5)")
+    request = kernel.start("while not os.path.exists('seen'): time.sleep(0.01)")
     panel.tell("knob-pause", subshell, index=1)
     panel.press("run", subshell)
     panel.wait_for_rows(2)
     assert not kernel.has_ended(request), "it waited for the cell"
     assert panel.history[0][1] == "8", "it shows one value and measures another"
+    (kernel.folder / "seen").touch()
     wait_until(lambda: kernel.has_ended(request))
 
 

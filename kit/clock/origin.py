@@ -119,14 +119,22 @@ def _top_level_source(code: types.CodeType) -> dict[str, str]:
     `inspect.getsource` does not find classes of a notebook's cells.
     """
     source = "".join(linecache.getlines(code.co_filename))
+    for name, first, last in _find_definitions(source):
+        if first <= code.co_firstlineno <= last:
+            return {name: "\n".join(source.splitlines()[first - 1 : last])}
+    return {}
+
+
+@functools.lru_cache(maxsize=32)
+def _find_definitions(source: str) -> list[tuple[str, int, int]]:
+    """Return the top-level definitions: name, first and last line."""
     try:
         nodes = ast.parse(source).body
     except SyntaxError:
-        return {}
+        return []
+    found = []
     for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            if first <= code.co_firstlineno <= (node.end_lineno or first):
-                lines = source.splitlines()[first - 1 : node.end_lineno]
-                return {node.name: "\n".join(lines)}
-    return {}
+            found.append((node.name, first, node.end_lineno or first))
+    return found

