@@ -54,9 +54,10 @@ class Engines:
 
     def end(self, ranks: Sequence[int]) -> None:
         """End the processes of some ranks at once, after a last word of theirs."""
-        numbers = sorted({self.ids[rank] for rank in ranks} & set(self.client.ids))
-        for name in (LAST_WORD, "SIGKILL") if numbers else ():
-            self.client.send_signal(name, numbers, block=False)
+        for name in (LAST_WORD, "SIGKILL"):
+            for number in {self.ids[rank] for rank in ranks} & set(self.client.ids):
+                with contextlib.suppress(KeyError):  # it has ended meanwhile
+                    self.client.send_signal(name, number, block=False)
             threading.Event().wait(_SECONDS_FOR_LAST_WORD)
         _expect(lambda: set(ranks) <= set(self.have_ended()), "To end")
 
