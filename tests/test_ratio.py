@@ -428,7 +428,15 @@ CANNOT_TELL = {
     "busy neighbour of several threads": (
         lambda: (rate_trial(2.0), rate_trial(1.0, conditions=BUSY)),
         {},
-        "other",
+        "set torch.set_num_threads(1)",
+    ),
+    "busy neighbour of ranks": (
+        lambda: (
+            rate_trial(2.0),
+            rate_trial(1.0, conditions=BUSY, block_rank_seconds=[[1.0, 0.9]]),
+        ),
+        {},
+        "several ranks were measured",
     ),
     "time stolen by the host": (
         lambda: (rate_trial(2.0, conditions={"stolen": 0.4}), rate_trial(1.0)),

@@ -45,9 +45,11 @@ def find_doubt(trial: Trial, of: str) -> str:
         and seen.get("cores_per_thread", 1.0) > _SEVERAL_THREADS
         and seen.get("waiting", 0.0) > _WAITING
     ):
+        busy = f"other programs used {seen['others_cores']:.1f} cores while several"
+        if trial.block_rank_seconds:
+            return f"{busy} ranks were measured, which wait for each other; close them"
         return (
-            f"other programs used {seen['others_cores']:.1f} cores while several "
-            "threads were measured; close them, or set torch.set_num_threads(1)"
+            f"{busy} threads were measured; close them, or set torch.set_num_threads(1)"
         )
     if seen.get("stolen", 0.0) > _MUCH_STOLEN:
         return (
