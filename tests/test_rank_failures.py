@@ -119,6 +119,14 @@ def test_culprits_are_named_in_order_whoever_was_heard_first():
     assert error.ranks == (0, 2)
 
 
+def test_a_rank_that_others_have_lost_is_the_culprit_even_if_its_end_is_not_seen():
+    lost = Outcome("raised", error="RuntimeError: Connection reset", victim=True)
+    silent = Outcome("stopped", error="it did not answer", intact=False)
+    error = explain_failure("work()", {0: lost, 1: silent}, 25, [1])
+    assert str(error).startswith("work() failed on rank 1: it did not answer\n")
+    assert error.ranks == (1,)
+
+
 def test_what_a_collective_refuses_is_no_waiting(ranks, no_traces):
     error, new = fail(ranks, "import torch\ndist.recv(torch.ones(1), dist.get_rank())")
     assert "failed on rank" in str(error) and "RuntimeError" in str(error)

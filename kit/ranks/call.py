@@ -116,8 +116,10 @@ class Call:
         if late:
             self._team.engines.end(late)
             for rank in late:
-                place = self._describe_death(rank).place
-                self._outcomes[rank] = Outcome("stopped", place=place, intact=False)
+                place, said = self._describe_death(rank).place, "it did not answer"
+                self._outcomes[rank] = Outcome(
+                    "stopped", error=said, place=place, intact=False
+                )
         self._ended = [r for r in self._team.engines.have_ended() if r in self.members]
 
     @property

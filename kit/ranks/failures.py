@@ -17,6 +17,8 @@ _LONGEST_ERROR = 200
 _MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 #: What gloo, the store and NCCL say where another rank did not come in time.
 _TIMEOUT = re.compile(r"time[d ]*out", re.IGNORECASE)
+#: What they say where another rank has gone.
+_LOST = re.compile(r"connection (closed|reset)", re.IGNORECASE)
 #: What PyTorch says before it ends a process that waits in NCCL.
 _WATCHDOG = "Watchdog caught collective operation timeout"
 _STACK = re.compile(r'File "(.+)", line (\d+) in (.+)')
@@ -77,6 +79,10 @@ def _find_culprits(outcomes: Mapping[int, Outcome]) -> list[int]:
         for rank in failed
     ):
         return culprits
+    # That a process on another machine has ended is seen late: it does not answer.
+    silent = [r for r, o in outcomes.items() if o.kind == "stopped" and o.error]
+    if silent and any(_LOST.search(outcomes[rank].error) for rank in failed):
+        return silent
     # Nobody died and nobody waited in vain: a collective itself refused what it got.
     return failed
 
