@@ -1,4 +1,4 @@
-"""Cost models: formulas hold at their edges, and against a simulated loader."""
+"""Cost models: formulas hold at their edges, and against what is simulated."""
 
 import heapq
 import inspect
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kit.costs import predict_loader
+from kit.costs import predict_data_parallel, predict_loader
 
 
 def simulate(workers, *, load, waiting=0.0, step=0.0, cores=math.inf, batches=400):
@@ -137,3 +137,102 @@ def test_signature_is_the_agreed_one():
 def test_times_that_cannot_be(workers, times, words):
     with pytest.raises(ValueError, match=words):
         predict_loader(workers, **times)
+
+
+# Data parallel
+
+
+def simulate_ring(ranks, numbers, *, latency=0.0, speed=math.inf):
+    """All-reduce vectors around a ring; return them, and seconds for 1-byte numbers.
+
+    First every chunk travels once around and grows to its sum, then once more to be
+    known everywhere. In each round all ranks send a chunk to their neighbour at once.
+    """
+    have = [
+        [float(rank + number) for number in range(numbers)] for rank in range(ranks)
+    ]
+    chunks = [range(numbers)[chunk::ranks] for chunk in range(ranks)]
+    seconds = 0.0
+    for turn in range(2 * (ranks - 1)):
+        before = [list(vector) for vector in have]
+        for rank in range(ranks):
+            chunk = chunks[(rank - turn) % ranks]
+            goal = have[(rank + 1) % ranks]
+            for number in chunk:
+                kept = goal[number] if turn < ranks - 1 else 0.0
+                goal[number] = kept + before[rank][number]
+        seconds += latency + numbers / ranks / speed
+    return have, seconds
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_bytes_are_those_of_a_simulated_ring(ranks):
+    numbers = 24
+    found, seconds = simulate_ring(ranks, numbers, latency=0.25, speed=8.0)
+    total = [sum(range(n, n + ranks)) for n in range(numbers)]
+    assert found == [total] * ranks
+    predicted = predict_data_parallel(
+        ranks,
+        compute_seconds=0.0,
+        latency_seconds=2 * (ranks - 1) * 0.25,
+        gradient_bytes=numbers,
+        bytes_per_second=8.0,
+    )
+    assert seconds == pytest.approx(predicted)
+
+
+def test_one_rank_alone_sends_nothing():
+    link = {"latency_seconds": 1.0, "gradient_bytes": 1e9, "bytes_per_second": 1.0}
+    assert predict_data_parallel(1, compute_seconds=0.5, **link) == 0.5
+
+
+def test_latency_ends_the_scaling_of_small_steps_and_bytes_that_of_large_models():
+    link = {"latency_seconds": 0.002, "bytes_per_second": 1e9}
+
+    def gain(compute, size):
+        each = {"compute_seconds": compute, "gradient_bytes": size}
+        return compute / predict_data_parallel(2, **each, **link)
+
+    assert gain(0.2, 1e5) > 1.9
+    assert gain(0.002, 1e5) < 1.0
+    assert gain(0.2, 2e8) < 1.0
+
+
+def test_without_communication_ranks_divide_the_time():
+    for ranks in range(1, 9):
+        assert predict_data_parallel(ranks, compute_seconds=0.8) == 0.8 / ranks
+
+
+def test_many_ranks_send_almost_twice_the_gradients():
+    size = {"compute_seconds": 0.0, "gradient_bytes": 1.0, "bytes_per_second": 1.0}
+    sent = [predict_data_parallel(n, **size) for n in (2, 3, 100_000)]
+    assert sent == pytest.approx([1, 4 / 3, 2], rel=1e-4)
+
+
+def test_signature_of_data_parallel_is_the_agreed_one():
+    parameters = inspect.signature(predict_data_parallel).parameters
+    kinds = {name: p.kind.name for name, p in parameters.items()}
+    assert kinds.pop("ranks") == "POSITIONAL_OR_KEYWORD"
+    assert set(kinds.values()) == {"KEYWORD_ONLY"}
+    defaults = {name: p.default for name, p in list(parameters.items())[2:]}
+    assert defaults == {
+        "latency_seconds": 0.0,
+        "gradient_bytes": 0.0,
+        "bytes_per_second": math.inf,
+    }
+
+
+@pytest.mark.parametrize(
+    ("ranks", "amounts", "words"),
+    [
+        (0, {"compute_seconds": 1.0}, "ranks=0"),
+        (2, {"compute_seconds": math.nan}, "finite"),
+        (2, {"compute_seconds": 1.0, "latency_seconds": -1.0}, "not below 0"),
+        (2, {"compute_seconds": 1.0, "gradient_bytes": math.inf}, "finite"),
+        (2, {"compute_seconds": 1.0, "bytes_per_second": 0.0}, "bytes_per_second=0.0"),
+        (2, {"compute_seconds": 1.0, "bytes_per_second": math.nan}, "nan"),
+    ],
+)
+def test_amounts_that_cannot_be(ranks, amounts, words):
+    with pytest.raises(ValueError, match=words):
+        predict_data_parallel(ranks, **amounts)
