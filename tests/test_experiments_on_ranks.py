@@ -1,5 +1,7 @@
 """Experiments on several processes: `measure`, `compare` and `explore` with `on=`."""
 
+import json
+import os
 import threading
 import time
 
@@ -8,6 +10,7 @@ import torch
 import torch.distributed as dist
 from helpers import OLDER_CHILDREN, children
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import kit
 from kit.clock import ExperimentError
@@ -253,6 +256,44 @@ def test_a_trial_on_ranks_is_saved_and_loaded(ranks, tmp_path):
     assert loaded.knobs == trial.knobs
 
 
+# Timeline and diagnosis
+
+
+def train_in_parallel(*, width=512, batch_size=8):
+    """Train with DDP, where gradients are much and computing is little."""
+    layers = [nn.Linear(width, width) for _ in range(6)]
+    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while True:
+        inputs = torch.randn(batch_size, width)
+        loss = model(inputs).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield batch_size
+
+
+def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, smoke, tmp_path):
+    figure = kit.timeline(train_in_parallel, on=ranks, steps=2)
+    for rank in range(2):
+        assert f"rank {rank}: main thread" in figure.alt
+        assert f"rank {rank}: exchange" in figure.alt
+        both = f"rank {rank}: main thread and rank {rank}: exchange are busy at once"
+        assert both in figure.alt
+    events = json.loads(figure.save_trace(tmp_path / "trace.json").read_bytes())
+    exchanged = [e for e in events["traceEvents"] if e.get("name") == "gloo:all_reduce"]
+    assert {event["pid"] for event in exchanged} == {*ranks.run(os.getpid)}
+    assert usable(ranks)
+
+
+def test_a_diagnosis_leaves_out_the_exchange(ranks, smoke):
+    found = kit.diagnose(train_in_parallel, on=ranks, seconds=2.0)
+    assert "communication" in found.savings
+    assert found.knobs == {"width": 512, "batch_size": 8}
+    assert found.trials[0].knobs["ranks"] == 2
+    assert usable(ranks)
+
+
 # Stop and failures
 
 
@@ -264,20 +305,14 @@ def test_stop_acts_between_steps_and_leaves_the_ranks_alone(ranks):
             yield 1
 
     for seconds in (60.0, None):
-        pids = ranks.run(_pid)
+        pids = ranks.run(os.getpid)
         experiment = kit.clock.experiment.resolve("test", train)
         stage = ranks.prepare(experiment, {})
         with Progress("testing") as progress:
             threading.Timer(1.0, progress.stop).start()
             trial = kit.clock.measuring.measure_watched(stage, progress, seconds, 1)
         assert trial.outcome == "stopped"
-        assert ranks.run(_pid) == pids
-
-
-def _pid():
-    import os
-
-    return os.getpid()
+        assert ranks.run(os.getpid) == pids
 
 
 def test_a_step_that_does_not_end_can_be_abandoned(ranks):

@@ -601,7 +601,7 @@ def test_a_file_may_have_any_name(tmp_path, name):
 
 def test_the_picture_has_a_lane_for_each_thread_and_stream(path):
     report = read_nsys_report(path)
-    lanes, marks = find_lanes(report, 3)
+    lanes, marks = find_lanes([report], 3)
     assert set(lanes) == {
         "main thread",
         "backward thread",

@@ -20,11 +20,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import kit
 from kit.clock import ExperimentError
 from kit.clock.experiment import resolve
-from kit.clock.shared import SharedObjects
 from kit.diagnosis import lines, phases, trace
 from kit.diagnosis.interventions import installed
 from kit.diagnosis.phases import PHASES, Segment
-from kit.diagnosis.profiling import record
+from kit.diagnosis.profiling import record, watched
 from kit.diagnosis.timeline import describe_overlaps
 from kit.diagnosis.trace import Event, Trace
 from kit.figures import Span
@@ -43,9 +42,10 @@ def profile(experiment, steps=STEPS, **knobs):
     with (
         Progress("testing") as progress,
         installed(),
-        contextlib.closing(SharedObjects(resolved, bound)) as shared,
+        contextlib.closing(watched(None, resolved, bound)) as stage,
     ):
-        return record(resolved, bound, progress, shared, seconds=2.0, steps=steps)
+        (made,) = record(stage, progress, seconds=2.0, steps=steps)
+        return made
 
 
 # Training loops of every kind

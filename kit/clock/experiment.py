@@ -23,7 +23,10 @@ class ExperimentError(Exception):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A callable that returns a generator, with the names that reports use."""
+    """A callable that returns a generator, with the names that reports use.
+
+    `written` is what the reader wrote, where `function` does something around it.
+    """
 
     function: Callable[..., Any]
     name: str
@@ -31,6 +34,12 @@ class Experiment:
     fixed: Mapping[str, object] = field(default_factory=dict)
     defaults: Mapping[str, object] = field(default_factory=dict)
     open_ended: bool = False
+    written: Callable[..., Any] | None = None
+
+    @property
+    def own(self) -> Callable[..., Any]:
+        """What the reader wrote."""
+        return self.written or self.function
 
     def bind(self, caller: str, knobs: Mapping[str, object]) -> dict[str, object]:
         """Check the knobs against the signature; return all of them, set or default.

@@ -123,7 +123,7 @@ class Origin:
     def find(cls, experiment: Experiment) -> Origin:
         """Look around, once per measurement."""
         now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-        return cls(this_machine(), source_of(experiment.function), now)
+        return cls(this_machine(), source_of(experiment.own), now)
 
 
 def make_trial(

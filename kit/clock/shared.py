@@ -24,7 +24,7 @@ class SharedObjects:
 
         self.names: list[str] = []
         self._restorers: list[Callable[[], None]] = []
-        for name, value in referred_objects(experiment.function, knobs):
+        for name, value in referred_objects(experiment.own, knobs):
             if isinstance(value, torch.utils.data.DataLoader):
                 # Workers that persist end with the run that started them.
                 if vars(value).get("_iterator") is None:

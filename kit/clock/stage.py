@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from kit.clock.experiment import Experiment, ExperimentError
 from kit.clock.life import Life, LocalLife
@@ -11,6 +12,7 @@ from kit.clock.shared import SharedObjects
 from kit.figures import format_value
 from kit.progress import Progress
 
+T = TypeVar("T")
 #: The knob that says on how many ranks an experiment ran.
 RANKS = "ranks"
 
@@ -35,6 +37,22 @@ class Stage(Protocol):
     def live(self, progress: Progress) -> Life:
         """Make a life, which is not yet started."""
 
+    def ask(
+        self, progress: Progress, function: Callable[..., T], *arguments: object
+    ) -> list[T]:
+        """Call a function in each process of the place; return what each returned."""
+
+    def during(
+        self,
+        progress: Progress,
+        make: Callable[[], contextlib.AbstractContextManager[T]],
+        read: Callable[[T], Any] = ...,
+    ) -> contextlib.AbstractContextManager[list[Any]]:
+        """Enter a context in each process of the place.
+
+        Afterwards the list holds what `read` makes, in each, of what the context gave.
+        """
+
     def close(self) -> None:
         """Put back what is shared, and leave the place."""
 
@@ -48,6 +66,10 @@ class Place(Protocol):
 
     def __len__(self) -> int:
         """Return how many processes the place has."""
+
+
+def _read_nothing(value: object) -> None:
+    """Make nothing of what a context gave."""
 
 
 class LocalStage:
@@ -80,6 +102,25 @@ class LocalStage:
             progress,
             may_idle=self._may_idle,
         )
+
+    def ask(
+        self, progress: Progress, function: Callable[..., T], *arguments: object
+    ) -> list[T]:
+        """Call a function here; return what it returned, as the only one."""
+        return [function(*arguments)]
+
+    @contextlib.contextmanager
+    def during(
+        self,
+        progress: Progress,
+        make: Callable[[], contextlib.AbstractContextManager[T]],
+        read: Callable[[T], Any] = _read_nothing,
+    ) -> Generator[list[Any], None, None]:
+        """Enter a context here; afterwards the list holds what `read` makes of it."""
+        found: list[Any] = []
+        with make() as value:
+            yield found
+        found.append(read(value))
 
     def close(self) -> None:
         """Put back what is shared."""

@@ -48,7 +48,8 @@ class Evidence:
     """What a profiled run says: shares of the wall time, work, and what surrounds it.
 
     `shares_by_step` are those of "python", "overhead" and "loops" (updates of
-    parameters outside the optimizer's step) in each step.
+    parameters outside the optimizer's step) in each step. `exchanges` says that ranks
+    exchange something, if only beside what they compute.
     """
 
     shares: Mapping[str, float]
@@ -59,6 +60,7 @@ class Evidence:
     threads: int
     cores: int
     children: int
+    exchanges: bool = False
 
 
 def suspect(evidence: Evidence) -> list[Intervention]:
@@ -71,7 +73,7 @@ def suspect(evidence: Evidence) -> list[Intervention]:
         found.append(Intervention("batches already there", "transfer", on_device=True))
     if shares.get("sync", 0) > LEAST_SAVING:
         found.append(Intervention("without reading numbers", "sync", unread=True))
-    if shares.get("communication", 0) > LEAST_SAVING:
+    if shares.get("communication", 0) > LEAST_SAVING or evidence.exchanges:
         found.append(Intervention("without exchange", "communication", alone=True))
     if shares.get("optimizer", 0) > LEAST_SAVING and evidence.optimizers:
         found.append(Intervention("without optimizer.step()", "optimizer", step="skip"))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
 from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
-from kit.clock.measuring import Origin, check_arguments
-from kit.clock.shared import SharedObjects
-from kit.clock.stage import LocalStage
+from kit.clock.measuring import Origin
+from kit.clock.stage import Place, check_place, prepare
 from kit.clock.turns import take_turn
 from kit.comparison.alternation import Variant
 from kit.comparison.comparing import compare_watched
@@ -22,7 +22,7 @@ from kit.diagnosis import causes
 from kit.diagnosis.advice import advise
 from kit.diagnosis.causes import Evidence, saved
 from kit.diagnosis.interventions import Intervention, installed, intervene
-from kit.diagnosis.profiling import Profile, record
+from kit.diagnosis.profiling import Profile, record, watched
 from kit.diagnosis.result import Diagnosis
 from kit.figures import format_value
 from kit.machine import this_machine, ticks
@@ -43,14 +43,15 @@ def diagnose(
     /,
     *,
     seconds: float = 20.0,
-    on: None = None,
+    on: Place | None = None,
     **knobs: object,
 ) -> Diagnosis:
     """Find where a training step's time goes, and what removing each cost would save.
 
     Profiles a second or so of steps, then runs the experiment beside itself without
     each cost that is suspected: batches kept from before, another number of threads, no
-    optimizer step … `seconds` is about how long all of it takes. Raises ExperimentError
+    optimizer step … `seconds` is about how long all of it takes. With `on=ranks` it
+    runs on all of these processes, and the first is profiled. Raises ExperimentError
     where the experiment cannot be run or profiled.
 
     >>> def train(*, size=64):
@@ -63,12 +64,12 @@ def diagnose(
     ['backward', 'forward']
     """
     check_seconds("diagnose()", seconds)
-    check_arguments("diagnose()", seconds, 1)
+    check_place("diagnose()", on)
     resolved = resolve("diagnose()", experiment)
     bound = resolved.bind("diagnose()", knobs)
     title = f"diagnosing {describe(resolved.name, bound)}"
     with Progress(title, at_once=True) as progress:
-        return diagnose_watched(resolved, bound, progress, seconds)
+        return diagnose_watched(resolved, bound, progress, seconds, on)
 
 
 def check_seconds(caller: str, seconds: object) -> None:
@@ -87,33 +88,36 @@ def diagnose_watched(
     knobs: Mapping[str, object],
     progress: Progress,
     seconds: float,
+    on: Place | None = None,
 ) -> Diagnosis:
     """Diagnose what `diagnose` was asked for, while somebody watches the progress.
 
     Raises Stopped where the progress is told to stop before the end: half a diagnosis
     is none.
     """
-    shared = SharedObjects(experiment, knobs)
     with take_turn(progress):
         begun = ticks.CLOCK.wall()
         progress.begin(0, 1, seconds)
-        with installed(), contextlib.closing(shared):
-            profile = record(experiment, knobs, progress, shared, seconds=seconds)
-        evidence = gather(profile)
+        stage = watched(on, experiment, knobs)
+        with contextlib.closing(stage), stage.during(progress, installed):
+            profile, *others = record(stage, progress, seconds=seconds)
+        evidence = gather(profile, 1 + len(others))
         suspects = causes.suspect(evidence)
         spent = ticks.CLOCK.wall() - begun
         left = max(seconds - spent, _LEAST_SHARE * seconds)
         progress.begin(0, 1, left)
-        with installed(devices=bool(profile.trace.devices)):
-            comparison = _leave_out(experiment, knobs, suspects, progress, left)
+        wrapped = functools.partial(installed, devices=bool(profile.trace.devices))
+        stage = prepare(on, experiment, knobs)
+        with contextlib.closing(stage), stage.during(progress, wrapped):
+            comparison = _leave_out(experiment, knobs, suspects, progress, left, on)
     if progress.stopping:
         raise Stopped
     return _conclude(experiment, knobs, profile, evidence, suspects, comparison)
 
 
-def gather(profile: Profile) -> Evidence:
-    """Return what of a profile a verdict rests on."""
-    machine = this_machine()
+def gather(profile: Profile, processes: int = 1) -> Evidence:
+    """Return what of a profile a verdict rests on; `processes` share the cores."""
+    cores = this_machine().cores
     return Evidence(
         shares=profile.shares,
         shares_by_step=profile.shares_by_step,
@@ -121,8 +125,9 @@ def gather(profile: Profile) -> Evidence:
         step_seconds=profile.trace.step_seconds,
         optimizers=profile.optimizers,
         threads=profile.threads,
-        cores=machine.cores or profile.threads,
+        cores=max(1, cores // processes) if cores else profile.threads,
         children=profile.children,
+        exchanges=any(e.is_exchange for t in profile.trace.threads.values() for e in t),
     )
 
 
@@ -132,6 +137,7 @@ def _leave_out(
     suspects: Sequence[Intervention],
     progress: Progress,
     seconds: float,
+    on: Place | None,
 ) -> Comparison | None:
     """Run the experiment beside itself with each intervention, by turns."""
     if not suspects:
@@ -139,7 +145,7 @@ def _leave_out(
     origin = Origin.find(experiment)
     variants = [
         Variant(
-            LocalStage(intervene(experiment, what), knobs), what.label, origin, False
+            prepare(on, intervene(experiment, what), knobs), what.label, origin, False
         )
         for what in (Intervention(_BASELINE), *suspects)
     ]

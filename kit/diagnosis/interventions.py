@@ -25,7 +25,7 @@ __all__ = ["Intervention", "installed", "intervene"]
 def intervene(experiment: Experiment, what: Intervention) -> Experiment:
     """Return the experiment with an intervention that is at work while it runs."""
     driven = functools.partial(_drive, experiment, what)
-    return replace(experiment, function=driven)
+    return replace(experiment, function=driven, written=experiment.own)
 
 
 def _drive(

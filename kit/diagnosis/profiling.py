@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,7 @@ from kit.clock.experiment import Experiment, ExperimentError
 from kit.clock.log import Block, Log, smoke
 from kit.clock.measuring import longest_warm_up
 from kit.clock.run import Run, started
-from kit.clock.shared import SharedObjects
-from kit.clock.stage import LocalStage
+from kit.clock.stage import Place, Stage, prepare
 from kit.diagnosis import lines, operations, phases, trace
 from kit.diagnosis.interventions import Intervention, intervene
 from kit.diagnosis.lines import Call, Line
@@ -53,31 +53,31 @@ class Profile(NamedTuple):
 
 
 def record(
-    experiment: Experiment,
-    knobs: Mapping[str, object],
+    stage: Stage,
     progress: Progress,
-    shared: SharedObjects,
     *,
     seconds: float,
     steps: int | None = None,
-    path: str | None = None,
+    as_file: bool = False,
     caller: str = "diagnose()",
-) -> Profile:
+) -> list[Profile]:
     """Let an experiment live once: plain steps, recorded steps, plain steps.
 
-    `steps` is how many are recorded, by default as many as about a second holds and
-    memory has room for. Raises ExperimentError where it cannot be profiled.
+    The stage is one of `watched`. `steps` is how many are recorded, by default as many
+    as about a second holds and memory has room for. Returns a profile of each process.
+    Raises ExperimentError where it cannot be profiled.
     """
     import torch
 
-    trace.refuse_second_profiler(caller)
-    log, what = Log(), Intervention("as it is", marked=True)
-    stage = LocalStage(intervene(experiment, what), knobs, shared)
-    run = Run(stage, log, progress)
+    ask = functools.partial(stage.ask, progress)
+    during = functools.partial(stage.during, progress)
+    ask(trace.refuse_second_profiler, caller)
+    run = Run(stage, Log(), progress)
+    read = functools.partial(trace.read, caller=f"{caller}: {run.call}")
     with started(run, warm_up_seconds=longest_warm_up(seconds)):
         notes: list[str] = []
         with run.active():
-            if trace.is_profiling():
+            if any(ask(trace.is_profiling)):
                 raise ExperimentError(
                     f"{caller}: {run.call} runs a profiler of its own, and PyTorch "
                     "has one only.\nLeave it out of the experiment: the kit records "
@@ -87,37 +87,47 @@ def record(
             plain = _drive_for(run, _PLAIN_SECONDS)
             progress.doing = "recording shapes"
             looks = _count_steps(run, _LOOK_SECONDS)
+            profiling = functools.partial(trace.profiling, caller=caller)
             with (
-                lines.sampling() as samples,
-                trace.profiling(caller=caller, shapes=True) as raw,
+                during(lines.sampling, list) as samples,
+                during(functools.partial(profiling, shapes=True), read) as shaped,
             ):
                 _drive(run, looks + 1)
-            shaped = trace.read(raw, f"{caller}: {run.call}")
             progress.doing = "recording"
             if steps is None:
-                steps = _choose_steps(run, shaped, notes)
-            with trace.profiling(caller=caller, path=path) as raw:
+                steps = _choose_steps(run, shaped[0], notes)
+            with during(functools.partial(profiling, as_file=as_file), read) as made:
                 _drive(run, steps + 1)
-            made = trace.read(raw, f"{caller}: {run.call}")
-            raw.clear()
             plain += _drive_for(run, _PLAIN_SECONDS)
-            threads = torch.get_num_threads()
-            event_cost = trace.measure_event_cost()
-            peaks = measure_peaks("cuda" if made.devices else "cpu")
-            with lines.listing_reads() as calls:
+            threads = ask(torch.get_num_threads)
+            event_costs = ask(trace.measure_event_cost)
+            peaks = ask(measure_peaks, "cuda" if made[0].devices else "cpu")
+            with during(lines.listing_reads, list) as calls:
                 _drive(run, _READ_STEPS)
     seconds = math.fsum(block.wall_seconds for block in plain)
-    made.step_seconds = seconds / sum(block.steps for block in plain)
-    shaped.step_seconds = made.step_seconds
-    # What is longer than events explain has other reasons: the machine's speed, say.
-    made.most_event_cost = _MARGIN * event_cost
-    shaped.most_event_cost = 1e9 * peaks.operation_seconds
-    return Profile(
-        **_read(made, shaped, samples, peaks, notes),
-        reads=lines.sum_reads(calls, _READ_STEPS),
-        children=children,
-        threads=threads,
-    )
+    step_seconds = seconds / sum(block.steps for block in plain)
+    profiles = []
+    for number, (quick, slow) in enumerate(zip(made, shaped, strict=True)):
+        quick.step_seconds = slow.step_seconds = step_seconds
+        # What is longer than events explain has other reasons: the machine's speed.
+        quick.most_event_cost = _MARGIN * event_costs[number]
+        slow.most_event_cost = 1e9 * peaks[number].operation_seconds
+        profile = Profile(
+            **_read(quick, slow, samples[number], peaks[number], list(notes)),
+            reads=lines.sum_reads(calls[number], _READ_STEPS),
+            children=children,
+            threads=threads[number],
+        )
+        profiles.append(profile)
+    return profiles
+
+
+def watched(
+    on: Place | None, experiment: Experiment, knobs: Mapping[str, object]
+) -> Stage:
+    """Make a stage for an experiment whose steps are marked, as `record` needs it."""
+    what = Intervention("as it is", marked=True)
+    return prepare(on, intervene(experiment, what), knobs)
 
 
 def _drive(run: Run, steps: int) -> list[Block]:

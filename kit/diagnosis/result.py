@@ -85,7 +85,7 @@ class Diagnosis:
     def timeline(self, steps: int = 3) -> Figure:
         """Draw who was busy when, over some of the recorded steps."""
         check_steps(steps)
-        return draw(self.profile, self.call, steps)
+        return draw([self.profile], self.call, steps)
 
     def verify(self, fixed: object, *, seconds: float = 8.0) -> Verification:
         """Measure whether a repaired experiment gains what was predicted.

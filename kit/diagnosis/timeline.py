@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import tempfile
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kit import figures
 from kit.clock.experiment import ExperimentError, describe, resolve
-from kit.clock.measuring import check_arguments
-from kit.clock.shared import SharedObjects
+from kit.clock.stage import Place, check_place
 from kit.clock.turns import take_turn
 from kit.diagnosis.interventions import installed
 from kit.diagnosis.phases import Segment
-from kit.diagnosis.profiling import record
+from kit.diagnosis.profiling import record, watched
 from kit.diagnosis.trace import Trace
 from kit.figures import Span
 from kit.progress import Progress
@@ -26,7 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SECONDS = 2.0
+#: What is left out of names.
+_PREFIXES = "kit: ", "aten::", "gloo:", "nccl:"
+_PREFIXES += ("autograd::engine::evaluate_function: ",)
 MAIN, LOADER, DEVICE = "main thread", "waiting for data", "device {} stream {}"
+EXCHANGE = "exchange"
 
 
 class _Recorded(Protocol):
@@ -41,12 +44,13 @@ class _Recorded(Protocol):
 
 
 def timeline(
-    experiment: object, /, *, steps: int = 3, on: None = None, **knobs: object
+    experiment: object, /, *, steps: int = 3, on: Place | None = None, **knobs: object
 ) -> Figure:
     """Draw who was busy when, over some whole steps of a profiled run.
 
     A lane for the main thread, for other threads (a backward pass has one of its own on
-    a GPU), for waits for the loader, and for each stream of a device. The figure's
+    a GPU), for waits for the loader, and for each stream of a device; with `on=ranks`
+    for each of these on every rank. The figure's
     `save_trace(path)` writes the same run as a file that https://ui.perfetto.dev opens.
     Raises ExperimentError where the experiment cannot be run or profiled.
 
@@ -60,28 +64,27 @@ def timeline(
     True
     """
     check_steps(steps)
-    check_arguments("timeline()", _SECONDS, 1)
+    check_place("timeline()", on)
     resolved = resolve("timeline()", experiment)
     bound = resolved.bind("timeline()", knobs)
-    call, shared = describe(resolved.name, bound), SharedObjects(resolved, bound)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        with (
-            Progress(f"recording {call}") as progress,
-            take_turn(progress),
-            installed(),
-            contextlib.closing(shared),
-        ):
-            profile = record(
-                *(resolved, bound, progress, shared),
-                seconds=_SECONDS,
-                steps=steps,
-                path=str(path),
-                caller="timeline()",
-            )
-        written = path.read_bytes()
-    figure = draw(profile, call, steps)
-    figure.save_trace = functools.partial(_save, written)  # type: ignore[attr-defined]
+    stage = watched(on, resolved, bound)
+    call = describe(resolved.name, stage.knobs)
+    with (
+        Progress(f"recording {call}") as progress,
+        take_turn(progress),
+        contextlib.closing(stage),
+        stage.during(progress, installed),
+    ):
+        profiles = record(
+            *(stage, progress),
+            seconds=_SECONDS,
+            steps=steps,
+            as_file=True,
+            caller="timeline()",
+        )
+    figure = draw(profiles, call, steps)
+    traces = [profile.trace.written for profile in profiles]
+    figure.save_trace = functools.partial(_save, traces)  # type: ignore[attr-defined]
     return figure
 
 
@@ -94,34 +97,64 @@ def check_steps(steps: object) -> None:
         )
 
 
-def _save(written: bytes, path: str | Path) -> Path:
-    """Write the trace to a file, for https://ui.perfetto.dev or chrome://tracing."""
-    target = Path(path)
+def _save(traces: Sequence[bytes], path: str | Path) -> Path:
+    """Write the trace to a file, for https://ui.perfetto.dev or chrome://tracing.
+
+    Of several processes, the events of all.
+    """
+    target, (written, *others) = Path(path), traces
+    if others:
+        content = json.loads(written)
+        for other in others:
+            content["traceEvents"] += json.loads(other)["traceEvents"]
+        written = json.dumps(content).encode()
     target.write_bytes(written)
     return target
 
 
 def find_lanes(
-    profile: _Recorded, steps: int
+    profiles: Sequence[_Recorded], steps: int
 ) -> tuple[dict[str, list[Span]], list[float]]:
     """Return what each lane did in the first whole steps, and when steps ended.
 
-    Times are seconds from the first mark.
+    Times are seconds from the first mark of the first process.
     """
+    first = profiles[0].trace
+    begin, *ends = first.marks[: steps + 1]
+    if len(profiles) == 1:
+        lanes = _find_lanes(profiles[0], begin, ends[-1])
+    else:
+        lanes = {
+            f"rank {rank}: {name}": spans
+            for rank, profile in enumerate(profiles)
+            for name, spans in _find_lanes(profile, begin, ends[-1]).items()
+        }
+    return lanes, [(mark - begin) / 1e9 for mark in (begin, *ends)]
+
+
+def _find_lanes(profile: _Recorded, begin: int, end: int) -> dict[str, list[Span]]:
+    """Return what each lane of one process did from `begin` to `end`."""
     trace = profile.trace
-    steps = min(steps, trace.steps)
-    begin, end = trace.marks[0], trace.marks[steps]
     lanes: dict[str, list[Span]] = {MAIN: []}
     for segment in profile.segments:
-        if segment.start < end:
+        if begin < segment.stop and segment.start < end:
             stop = min(segment.stop, end)
             lanes[MAIN].append(_span(segment, stop, begin))
+    exchanges = [
+        _make(max(e.start, begin), min(e.stop, end), begin, "communication", e.name)
+        for thread in trace.threads.values()
+        for e in thread
+        if e.is_exchange and begin < e.stop and e.start < end
+    ]
+    if exchanges:
+        lanes[EXCHANGE] = sorted(exchanges)
     others = [thread for thread in trace.threads if thread != trace.main]
     for number, thread in enumerate(others, 1):
         until, spans = 0, []
         backward = False
         for event in trace.threads[thread]:
-            if event.start >= until and event.start < end and not event.is_label:
+            inside = max(begin, until) <= event.start < end
+            if inside and not event.is_label and not event.is_exchange:
                 stop = min(event.stop, end)
                 phase = "backward" if event.is_backward else ""
                 backward = backward or event.is_backward
@@ -131,20 +164,19 @@ def find_lanes(
             kind = "backward thread" if backward else "other thread"
             lanes[f"{kind} {number}" if len(others) > 1 else kind] = spans
     for made in trace.devices:
-        if made.start < end:
+        if begin <= made.start < end:
             lane = lanes.setdefault(DEVICE.format(made.device, made.stream), [])
             phase = "copies" if "Memcpy" in made.name else ""
             lane.append(_make(made.start, min(made.stop, end), begin, phase, made.name))
     waits = [span for span in lanes[MAIN] if span.phase == "input"]
     if waits:
         lanes[LOADER] = waits
-    marks = [(mark - begin) / 1e9 for mark in trace.marks[: steps + 1]]
-    return lanes, marks
+    return lanes
 
 
 def _span(segment: Segment, stop: int, begin: int) -> Span:
     label = _shorten(segment.name)
-    return _make(segment.start, stop, begin, segment.phase, label)
+    return _make(max(segment.start, begin), stop, begin, segment.phase, label)
 
 
 def _make(start: int, stop: int, begin: int, phase: str, label: str) -> Span:
@@ -155,7 +187,7 @@ def _shorten(name: str) -> str:
     """Write an event's name as a reader knows it."""
     if name.startswith("enumerate(DataLoader)#"):
         return "next batch"
-    for prefix in ("kit: ", "aten::", "autograd::engine::evaluate_function: "):
+    for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return name.partition("#")[2] or name
 
@@ -170,10 +202,10 @@ def summarize(shares: Mapping[str, float], call: str) -> str:
     return f"{call}: {shares[phase]:.0%} of a step is {figures.PHASES[phase]}"
 
 
-def draw(profile: _Recorded, call: str, steps: int) -> Figure:
+def draw(profiles: Sequence[_Recorded], call: str, steps: int) -> Figure:
     """Draw the lanes of some steps of an experiment, under what takes most of them."""
-    lanes, marks = find_lanes(profile, steps)
-    title = summarize(profile.shares, call)
+    lanes, marks = find_lanes(profiles, steps)
+    title = summarize(profiles[0].shares, call)
     figure = figures.draw_timeline(lanes, title=title, marks=marks[:-1])
     figure.alt += " " + describe_overlaps(lanes)  # type: ignore[attr-defined]
     return figure
@@ -187,7 +219,11 @@ def describe_overlaps(lanes: Mapping[str, Sequence[Span]]) -> str:
     'a and b are busy at once for 1.00 s.'
     """
     told = []
-    busy = {name: _join(spans) for name, spans in lanes.items() if name != LOADER}
+    busy = {
+        name: _join(spans, waits=not name.endswith(EXCHANGE))
+        for name, spans in lanes.items()
+        if not name.endswith(LOADER)
+    }
     for (a, first), (b, second) in itertools.combinations(busy.items(), 2):
         both = sum(
             max(0.0, min(x[1], y[1]) - max(x[0], y[0])) for x in first for y in second
@@ -197,11 +233,11 @@ def describe_overlaps(lanes: Mapping[str, Sequence[Span]]) -> str:
     return " ".join(told)
 
 
-def _join(spans: Sequence[Span]) -> list[tuple[float, float]]:
-    """Join spans that touch; waiting is not being busy."""
+def _join(spans: Sequence[Span], *, waits: bool) -> list[tuple[float, float]]:
+    """Join spans that touch; waiting, where a lane knows it, is not being busy."""
     joined: list[tuple[float, float]] = []
     for span in sorted(spans):
-        if span.phase in ("input", "sync", "communication"):
+        if waits and span.phase in ("input", "sync", "communication"):
             continue
         if joined and span.start <= joined[-1][1] + 1e-9:
             joined[-1] = joined[-1][0], max(joined[-1][1], span.stop)

@@ -6,8 +6,10 @@ import bisect
 import contextlib
 import math
 import os
+import tempfile
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit.clock.experiment import ExperimentError
@@ -45,6 +47,11 @@ class Event(NamedTuple):
         """Return how long it took, in nanoseconds."""
         return self.stop - self.start
 
+    @property
+    def is_exchange(self) -> bool:
+        """Whether it is an exchange between ranks, in a thread of their group."""
+        return self.name.startswith(("gloo:", "nccl:"))
+
 
 class DeviceEvent(NamedTuple):
     """Something that an accelerator did; times in nanoseconds."""
@@ -61,7 +68,8 @@ class Trace:
     """The events of whole steps, by thread, each thread's in order of their starts.
 
     `marks` are the ends of steps, one more than there are steps. `step_seconds` is a
-    step without the profiler, `profiled_seconds` one with it.
+    step without the profiler, `profiled_seconds` one with it. `written` is the same as
+    a file, where that was asked for.
     """
 
     marks: list[int]
@@ -70,6 +78,7 @@ class Trace:
     devices: list[DeviceEvent] = field(default_factory=list)
     step_seconds: float = 0.0
     most_event_cost: float = math.inf
+    written: bytes = b""
 
     @property
     def steps(self) -> int:
@@ -104,6 +113,12 @@ class Trace:
         return min(each, self.most_event_cost)
 
 
+class Raw(list[Any]):
+    """The profiler's own events; `written` is the same as a file."""
+
+    written = b""
+
+
 def is_profiling() -> bool:
     """Return whether a profiler is at work on this thread."""
     import torch
@@ -123,12 +138,12 @@ def refuse_second_profiler(caller: str) -> None:
 
 @contextlib.contextmanager
 def profiling(
-    *, shapes: bool = False, path: str | None = None, caller: str = "diagnose()"
-) -> Generator[list[Any], None, None]:
+    *, shapes: bool = False, as_file: bool = False, caller: str = "diagnose()"
+) -> Generator[Raw, None, None]:
     """Let PyTorch's profiler record; afterwards the list holds its raw events.
 
-    Shapes of operations cost some time to record. With a `path` the trace is written
-    there, too, as Perfetto and Chrome read it.
+    Shapes of operations cost some time to record. `as_file` also keeps the trace as a
+    file that Perfetto and Chrome read.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -137,7 +152,7 @@ def profiling(
     kinds = [ProfilerActivity.CPU]
     if torch.cuda.is_initialized():
         kinds.append(ProfilerActivity.CUDA)
-    found: list[Any] = []
+    found = Raw()
     with _quiet():
         profiler = profile(activities=kinds, record_shapes=shapes)
         profiler.start()
@@ -148,8 +163,15 @@ def profiling(
                 profiler.stop()
                 results = profiler.profiler.kineto_results
                 found.extend(results.events())
-                if path is not None:
-                    profiler.export_chrome_trace(path)
+                if as_file:
+                    found.written = _write(profiler)
+
+
+def _write(profiler: Any) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return path.read_bytes()
 
 
 def prepare() -> None:
@@ -225,7 +247,8 @@ def read(raw: Iterable[Any], caller: str = "diagnose()") -> Trace:
             made = _make(event)
             threads.setdefault(made.thread, []).append(made)
     kept = [d for d in devices if marks[0] <= d.start < marks[-1]]
-    return Trace(marks, threads, main, sorted(kept, key=lambda d: d.start))
+    kept.sort(key=lambda d: d.start)
+    return Trace(marks, threads, main, kept, written=getattr(raw, "written", b""))
 
 
 def _make(event: Any) -> Event:

@@ -54,6 +54,7 @@ class Player:
         self._stages: dict[int, tuple[LocalStage, tuple[int, ...]]] = {}
         self._lives: dict[int, tuple[LocalLife, tuple[int, ...]]] = {}
         self._entered: dict[int, contextlib.ExitStack] = {}
+        self._contexts: list[tuple[contextlib.ExitStack, Any]] = []
 
     def prepare(
         self, stage: int, members: tuple[int, ...], payload: bytes
@@ -63,7 +64,7 @@ class Player:
 
         with here().within(members):
             experiment, knobs = cloudpickle.loads(payload)
-            lend(experiment.function, here().names)
+            lend(experiment.own, here().names)
             made = LocalStage(experiment, knobs, may_idle=len(members) > 1)
         self._stages[stage] = made, members
         return made.shared
@@ -98,6 +99,18 @@ class Player:
         """Call a function here."""
         return function(*arguments)
 
+    def open(self, make: Callable[[], Any]) -> None:
+        """Enter a context."""
+        with contextlib.ExitStack() as stack:
+            value = stack.enter_context(make())
+            self._contexts.append((stack.pop_all(), value))
+
+    def shut(self, read: Callable[[Any], Any]) -> Any:
+        """Leave the latest context; return what `read` makes of what it gave."""
+        stack, value = self._contexts.pop()
+        stack.close()
+        return read(value)
+
     def close(self, life: int) -> list[str]:
         """Close a generator; return the child processes that had to be ended."""
         made, members = self._lives.pop(life)
@@ -109,6 +122,8 @@ class Player:
         """Leave and close what is still there, and put back what is shared."""
         for stack in self._entered.values():
             stack.close()
+        while self._contexts:
+            self._contexts.pop()[0].close()
         for made, _ in self._lives.values():
             with contextlib.suppress(Exception):  # another error is on its way
                 made.close(KeyboardInterrupt())

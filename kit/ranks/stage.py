@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kit.clock.experiment import Experiment, ExperimentError
@@ -73,6 +73,35 @@ class RanksStage:
             )
             self.shared = session.gather(self.members)[self.members[0]]
         return session
+
+    def ask(
+        self, progress: Progress, function: Callable[..., Any], *arguments: object
+    ) -> list[Any]:
+        """Call a function on each rank; return what each returned."""
+        session = self.join(progress)
+        session.send(self.members, "call", function, *arguments)
+        answers = session.gather(self.members)
+        return [answers[rank] for rank in self.members]
+
+    @contextlib.contextmanager
+    def during(
+        self,
+        progress: Progress,
+        make: Callable[[], contextlib.AbstractContextManager[Any]],
+        read: Callable[[Any], Any] = repr,
+    ) -> Generator[list[Any], None, None]:
+        """Enter a context on each rank; afterwards the list holds what `read` makes."""
+        session = self.join(progress)
+        session.send(self.members, "open", make)
+        session.gather(self.members)
+        found: list[Any] = []
+        try:
+            yield found
+        finally:
+            if session.is_open:  # else all contexts were left with it
+                session.send(self.members, "shut", read)
+                answers = session.gather(self.members)
+                found += [answers[rank] for rank in self.members]
 
     def close(self) -> None:
         """Put back what is shared; the ranks are free again when all stages are."""

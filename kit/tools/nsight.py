@@ -148,7 +148,7 @@ class NsysReport:
     def timeline(self, steps: int = 3) -> Figure:
         """Draw who was busy when, over some of the steps."""
         check_steps(steps)
-        return draw(self, self.name, steps)
+        return draw([self], self.name, steps)
 
     def remarks(self) -> list[str]:
         """Return what else a reader should know, a sentence each."""
