@@ -11,7 +11,7 @@ On two machines: this line on both of them, with the address of the first one.
         --rdzv-endpoint=192.0.2.1:29400 train_ddp.py
 
 The batch is that of all processes together, so the accuracy does not depend on how many
-there are. Each needs a GPU of its own; where there are none, they train on the CPU.
+there are. Each needs a GPU of its own; where there are too few, all train on the CPU.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def read_arguments():
 def join_group():
     """Join the other processes; return the device that this one trains on."""
     device, backend = torch.device("cpu"), "gloo"
-    if torch.cuda.is_available():
+    if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
         backend = "nccl"
