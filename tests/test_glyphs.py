@@ -363,7 +363,7 @@ def test_it_shows_itself(kept: pathlib.Path) -> None:
     assert repr(dataset) == "10,000 grey images of 10 classes"
     html = dataset._repr_html_()
     assert html.count("<img") == 10
-    assert all(f'alt="{letter}"' in html for letter in lettering.LETTERS)
+    assert all(f'alt="image: {letter}"' in html for letter in lettering.LETTERS)
     assert len(html) < 50_000
     some = data.GreyImages(dataset.images[:1], torch.tensor([1]), ("none", "one"))
     assert some._repr_html_().count("<img") == 1

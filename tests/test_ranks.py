@@ -170,6 +170,20 @@ def test_only_one_call_runs_at_a_time(ranks):
     assert call.values == [(0, 2), (1, 2)]
 
 
+def test_modules_that_are_objects_of_their_own_can_be_used(ranks):
+    def work():
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            return torch.backends.cudnn.allow_tf32
+
+    assert ranks.run(define_here(work)) == [False, False]
+
+
+def define_here(function):
+    """Make a function one of a cell, which is sent with what it uses."""
+    function.__module__ = "__main__"
+    return function
+
+
 # Views
 
 

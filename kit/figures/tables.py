@@ -94,7 +94,7 @@ def html_table(
 def html_pictures(pictures: Sequence[tuple[str, bytes]], *, caption: str) -> str:
     """Write (name, JPEG bytes) as a row of small pictures in a light HTML card.
 
-    >>> 'alt="ring"' in html_pictures([("ring", b"")], caption="One photo")
+    >>> 'alt="image: ring"' in html_pictures([("ring", b"")], caption="One photo")
     True
     """
     shown = ""
@@ -102,8 +102,8 @@ def html_pictures(pictures: Sequence[tuple[str, bytes]], *, caption: str) -> str
         source, name = base64.b64encode(jpeg).decode(), html.escape(name)
         shown += (
             f'<span style="display:inline-block;margin:6px 0 0 8px;{_MUTED}">'
-            f'<img alt="{name}" width="64" height="64" style="border-radius:4px" '
-            f'src="data:image/jpeg;base64,{source}">'
+            f'<img alt="image: {name}" width="64" height="64" '
+            f'style="border-radius:4px" src="data:image/jpeg;base64,{source}">'
             f'<div style="font-size:12px">{name}</div></span>'
         )
     return _box(_line(caption, "font-weight:600"), shown)

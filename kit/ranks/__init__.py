@@ -8,7 +8,7 @@ process groups (`worlds`). How it ended on each rank (`outcomes`) is told as one
 
 What `measure` and the others do with `on=ranks` is a `stage`: lives of an experiment
 which this process drives, command by command, in a `session` with the `player` on each
-rank.
+rank. What goes to the ranks is packed (`packing`).
 """
 
 from kit.ranks.failures import RankError

@@ -34,11 +34,13 @@ class Session:
     def __init__(self, team: Team, progress: Progress, name: str) -> None:
         import cloudpickle
 
+        from kit.ranks.packing import pack
+
         self.users: set[object] = set()
         #: What the latest command was answered, by rank.
         self.answers: dict[int, Any] = {}
         self._team, self._progress = team, progress
-        self._dumps, self._loads = cloudpickle.dumps, cloudpickle.loads
+        self._pack, self._loads = pack, cloudpickle.loads
         self._connections: dict[int, Connection] = {}
         self._printed = ticks.CLOCK.wall()
         everyone, key = range(len(team.engines.ids)), secrets.token_bytes(32)
@@ -70,7 +72,7 @@ class Session:
 
     def send(self, members: Sequence[int], verb: str, *arguments: object) -> None:
         """Send a command to some ranks."""
-        message = self._dumps((verb, arguments))
+        message = self._pack(verb, (verb, arguments))
         for rank in members:
             self._connections[rank].send_bytes(message)
 

@@ -54,7 +54,9 @@ class RanksStage:
         self.number = next(_numbers)
         #: Ranks that were still on their way to a first yield when others went on.
         self.helpers: set[int] = set()
-        self._payload = team.pack(f"{experiment.name}()", (experiment, knobs))
+        from kit.ranks.packing import pack
+
+        self._payload = pack(f"{experiment.name}()", (experiment, knobs))
         self._session: Session | None = None
 
     def live(self, progress: Progress) -> RanksLife:

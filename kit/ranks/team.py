@@ -197,23 +197,13 @@ class Team:
                 f"{name} cannot start: {self._call.name} still runs on these ranks.\n"
                 "Wait until it has ended."
             )
-        payload = self.pack(name, (function, arguments, options))
+        from kit.ranks.packing import pack
+
+        payload = pack(name, (function, arguments, options))
         self._get_ready(progress)
         self._calls += 1
         self._call = Call(self, self._calls, progress, members, name, payload)
         return self._call
-
-    def pack(self, name: str, value: object) -> bytes:
-        """Return a value as bytes that go to the ranks."""
-        import cloudpickle
-
-        try:
-            return cloudpickle.dumps(value)
-        except Exception as error:
-            raise ExperimentError(
-                f"{name} cannot be sent to the ranks: {error}.\n"
-                "Make in the function itself what cannot be sent, such as open files."
-            ) from None
 
     def join_session(self, progress: Progress, name: str) -> Session:
         """Return the session that is open, else a new one for what is named."""
