@@ -1,0 +1,75 @@
+"""The quick test of each chapter: how long it takes, and how much memory at most."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import kit
+from kit.data import glyphs, photos
+from kit.figures import format_bytes, text_table
+
+TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
+CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
+MOST_SECONDS, MOST_BYTES = 25.0, 2.5e9
+#: Looking costs time: what shares memory is found by reading all of its pages' tables.
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def conditions():
+    print(f"\n{kit.this_machine()}\n")
+    photos(), glyphs(), glyphs(train=False)  # drawn once, and kept
+
+
+def count_bytes(process):
+    """Return the memory of a process and of all that it has started."""
+    total = 0
+    for each in [process, *process.children(recursive=True)]:
+        try:
+            total += each.memory_full_info().pss
+        except psutil.Error:
+            continue
+    return total
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
+def test_a_quick_test_is_quick_and_small(chapter):
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--nbval-lax",
+        "-p",
+        "no:cacheprovider",
+    ]
+    command += ["--nbval-current-env", "--nbval-cell-timeout=180", str(chapter)]
+    begun, ended, most = time.perf_counter(), threading.Event(), [0]
+    running = subprocess.Popen(
+        command,
+        cwd=TUTORIALS,
+        env={**os.environ, "KIT_SMOKE": "1"},
+        stdout=subprocess.DEVNULL,
+    )
+
+    def look():
+        while not ended.wait(SECONDS_BETWEEN_LOOKS):
+            most[0] = max(most[0], count_bytes(psutil.Process(running.pid)))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    failed = running.wait()
+    seconds = time.perf_counter() - begun
+    ended.set()
+    looker.join()
+    rows = [(chapter.stem, f"{seconds:.1f} s", format_bytes(most[0]))]
+    print(text_table(["quick test", "takes", "memory at most"], rows))
+    assert not failed
+    assert seconds <= MOST_SECONDS
+    assert most[0] <= MOST_BYTES
