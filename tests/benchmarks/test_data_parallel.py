@@ -21,6 +21,7 @@ SCRATCH_CELLS = (
     "data",
     "params",
     "lenet",
+    "alias",
     "get-params",
     "train-batch",
     "train",
