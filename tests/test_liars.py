@@ -12,7 +12,7 @@ from helpers import children, wait_until
 from liars import LIARS, Liar, SimulatedStage, find
 
 import kit
-from kit.clock import run
+from kit.clock import life
 from kit.machine import load
 
 SECONDS = 4.0
@@ -22,7 +22,7 @@ SECONDS = 4.0
 def stage(clock, device, monkeypatch):
     # How busy the machine is that runs this is no part of what is simulated.
     monkeypatch.setattr(load, "read", lambda *_: load.Load(0.0, 0.0, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(run, "_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.1)
     with SimulatedStage(SECONDS, clock, device) as made:
         yield made
 
