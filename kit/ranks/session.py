@@ -70,6 +70,13 @@ class Session:
         """Whether the ranks wait for commands."""
         return bool(self._connections)
 
+    def ask(
+        self, members: Sequence[int], verb: str, *arguments: object
+    ) -> dict[int, Any]:
+        """Let some ranks do the same; return what each answers."""
+        self.send(members, verb, *arguments)
+        return self.gather(members)
+
     def send(self, members: Sequence[int], verb: str, *arguments: object) -> None:
         """Send a command to some ranks."""
         message = self._pack(verb, (verb, arguments))

@@ -41,6 +41,8 @@ class RanksStage:
         knobs: Mapping[str, object],
         note: str,
     ) -> None:
+        from kit.ranks.packing import pack
+
         if RANKS in knobs:
             raise ExperimentError(
                 f"{experiment.name} has a knob {RANKS}={format_value(knobs[RANKS])}, "
@@ -54,8 +56,6 @@ class RanksStage:
         self.number = next(_numbers)
         #: Ranks that were still on their way to a first yield when others went on.
         self.helpers: set[int] = set()
-        from kit.ranks.packing import pack
-
         self._payload = pack(f"{experiment.name}()", (experiment, knobs))
         self._session: Session | None = None
 
@@ -70,19 +70,15 @@ class RanksStage:
             session = self.team.join_session(progress, self.experiment.name)
             session.users.add(self)
             self._session = session
-            session.send(
-                self.members, "prepare", self.number, self.members, self._payload
-            )
-            self.shared = session.gather(self.members)[self.members[0]]
+            command = "prepare", self.number, self.members, self._payload
+            self.shared = session.ask(self.members, *command)[self.members[0]]
         return session
 
     def ask(
         self, progress: Progress, function: Callable[..., Any], *arguments: object
     ) -> list[Any]:
         """Call a function on each rank; return what each returned."""
-        session = self.join(progress)
-        session.send(self.members, "call", function, *arguments)
-        answers = session.gather(self.members)
+        answers = self.join(progress).ask(self.members, "call", function, *arguments)
         return [answers[rank] for rank in self.members]
 
     @contextlib.contextmanager
@@ -94,15 +90,13 @@ class RanksStage:
     ) -> Generator[list[Any], None, None]:
         """Enter a context on each rank; afterwards the list holds what `read` makes."""
         session = self.join(progress)
-        session.send(self.members, "open", make)
-        session.gather(self.members)
+        session.ask(self.members, "open", make)
         found: list[Any] = []
         try:
             yield found
         finally:
             if session.is_open:  # else all contexts were left with it
-                session.send(self.members, "shut", read)
-                answers = session.gather(self.members)
+                answers = session.ask(self.members, "shut", read)
                 found += [answers[rank] for rank in self.members]
 
     def close(self) -> None:
@@ -138,8 +132,7 @@ class RanksLife:
             return
         if self._session is None:
             self._session = self._stage.join(self._progress)
-            self._session.send(self._players, "live", self._stage.number, self._number)
-            self._session.gather(self._players)
+            self._session.ask(self._players, "live", self._stage.number, self._number)
         self._ask("enter")
         self._is_active = True
         try:
@@ -259,8 +252,8 @@ class RanksLife:
         """Close the generators of some ranks; return processes that had to be ended."""
         session = self._session
         assert session is not None
-        session.send(ranks, "close", self._number)
-        return [name for names in session.gather(ranks).values() for name in names]
+        ended = session.ask(ranks, "close", self._number)
+        return [name for names in ended.values() for name in names]
 
     def _ask(self, verb: str, *arguments: object) -> dict[int, Any]:
         """Let all ranks do the same; return their answers in order."""
