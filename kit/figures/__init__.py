@@ -11,6 +11,7 @@ from kit.figures.charts import (
     draw_lines,
     draw_steps,
 )
+from kit.figures.messages import draw_messages
 from kit.figures.numbers import (
     format_bytes,
     format_number,
@@ -45,6 +46,7 @@ __all__ = [
     "draw_bars",
     "draw_distribution",
     "draw_lines",
+    "draw_messages",
     "draw_step",
     "draw_steps",
     "draw_timeline",

@@ -1,0 +1,43 @@
+"""Models that predict a time before it is measured, each with its source.
+
+A DataLoader, and training whose batch is divided among ranks:
+
+>>> from kit.costs import predict_data_parallel, predict_loader
+>>> [predict_loader(n, load_seconds=0.08, step_seconds=0.03) for n in (0, 1, 2, 4)]
+[0.11, 0.08, 0.04, 0.03]
+>>> [predict_data_parallel(n, compute_seconds=0.08) for n in (1, 2, 4)]
+[0.08, 0.04, 0.02]
+
+An all-reduce, in closed form, and message by message on a simulated network:
+
+>>> from kit.costs import Link, Message, Network
+>>> from kit.costs import predict_all_reduce, simulate_messages
+>>> link = Link(latency_seconds=1e-3, bytes_per_second=1e9)
+>>> predict_all_reduce("ring", 2, 8e6, link=link)
+0.01
+>>> halves = [(step, step < 1) for step in range(2)]
+>>> ring = [[Message(0, 1, step, 2, adds), Message(1, 0, 1 - step, 2, adds)]
+...         for step, adds in halves]
+>>> simulate_messages(ring, 8e6, network=Network(link))
+0.01
+"""
+
+from kit.costs.all_reduce import find_crossover, fit_link, predict_all_reduce
+from kit.costs.data_parallel import predict_data_parallel
+from kit.costs.links import LINKS, Link
+from kit.costs.loader import predict_loader
+from kit.costs.network import Message, Network, count_messages, simulate_messages
+
+__all__ = [
+    "LINKS",
+    "Link",
+    "Message",
+    "Network",
+    "count_messages",
+    "find_crossover",
+    "fit_link",
+    "predict_all_reduce",
+    "predict_data_parallel",
+    "predict_loader",
+    "simulate_messages",
+]
