@@ -26,7 +26,13 @@ from kit.costs.all_reduce import find_crossover, fit_link, predict_all_reduce
 from kit.costs.data_parallel import predict_data_parallel
 from kit.costs.links import LINKS, Link
 from kit.costs.loader import predict_loader
-from kit.costs.network import Message, Network, count_messages, simulate_messages
+from kit.costs.network import (
+    Message,
+    Network,
+    count_messages,
+    simulate_crossover,
+    simulate_messages,
+)
 
 __all__ = [
     "LINKS",
@@ -39,5 +45,6 @@ __all__ = [
     "predict_all_reduce",
     "predict_data_parallel",
     "predict_loader",
+    "simulate_crossover",
     "simulate_messages",
 ]

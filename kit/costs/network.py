@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from kit.costs.links import Link, check_bytes, check_machines, predict_message
 #: Simulated time is counted in whole attoseconds, so that moments which are the same
 #: are equal, in whatever order their parts were added up.
 _PER_SECOND = 10**18
+#: Two schedules are as fast as each other within this part of what they differ by.
+_CLOSE = 1e-3
 
 
 class Message(NamedTuple):
@@ -143,6 +146,51 @@ def simulate_messages(
                 to_do[rank] -= 1
                 if not to_do[rank]:
                     at_next_step.append(rank)
+
+
+def simulate_crossover(
+    smaller: Callable[[int], Iterable[Sequence[Message]]],
+    larger: Callable[[int], Iterable[Sequence[Message]]],
+    ranks: int,
+    *,
+    link: Link,
+) -> float:
+    """Simulate the bytes from which on one schedule is faster than another.
+
+    `smaller` and `larger` make the schedules for so many ranks, as the names say for
+    smaller and for larger messages. Returns 0.0 where `larger` is not slower even for
+    an empty message, and infinity where it is still slower for one that takes a
+    thousand times as long to send as to begin. What `find_crossover` says in closed
+    form.
+
+    >>> def one_by_one(ranks):
+    ...     return [[Message(rank, 0)] for rank in range(1, ranks)]
+    >>> def in_parts(ranks):
+    ...     for _ in range(2 * ranks):
+    ...         yield [Message(rank, 0, 0, 4 * ranks) for rank in range(1, ranks)]
+    >>> round(simulate_crossover(one_by_one, in_parts, 2, link=Link(0.001, 1e9)))
+    6000000
+    """
+    network = Network(link)
+
+    def gap(message_bytes: float) -> float:
+        slow, fast = larger(ranks), smaller(ranks)
+        late = simulate_messages(slow, message_bytes, network=network)
+        return late - simulate_messages(fast, message_bytes, network=network)
+
+    low, high = 0.0, 1000 * ranks * max(link.latency_seconds * link.bytes_per_second, 1)
+    low_gap, high_gap = gap(low), gap(high)
+    if low_gap <= 0 or high_gap >= 0:
+        return 0.0 if low_gap <= 0 else math.inf
+    while True:  # the time grows along pieces of straight lines: few rounds are enough
+        guess = low + (high - low) * low_gap / (low_gap - high_gap)
+        found = gap(guess)
+        if abs(found) <= _CLOSE * min(low_gap, -high_gap) or not low < guess < high:
+            return guess
+        if found > 0:
+            low, low_gap = guess, found
+        else:
+            high, high_gap = guess, found
 
 
 def count_messages(

@@ -30,7 +30,7 @@ class LinkGroup(dist.ProcessGroup):
         self._free_at = 0.0  # when the link will have delivered all that it was given
         self._carrying = threading.Lock()
 
-    def getBackendName(self) -> str:
+    def getBackendName(self) -> str:  # noqa: N802 (PyTorch's name)
         """Return the name that PyTorch knows this kind of group by."""
         return "simulated_link"
 

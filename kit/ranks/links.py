@@ -23,9 +23,9 @@ def simulate_link(link: Link | None = None) -> LinkGroup:
     `process_group=`. A message goes through the world's own group, and is then held
     back for as long as the link takes, which carries one after the other: an
     all-reduce or all-gather as a ring does (`kit.costs.predict_all_reduce`). So it
-    comes on top of the real exchange; None adds nothing. `group.sent_bytes` counts what this
-    rank has sent, as a ring sends it. Tensors are on the CPU. Raises ExperimentError
-    where there is no process group, and for what is no link.
+    comes on top of the real exchange; None adds nothing. `group.sent_bytes` counts
+    what this rank has sent, as a ring sends it. Tensors are on the CPU. Raises
+    ExperimentError where there is no process group, and for what is no link.
 
     >>> def wait_for_a_slow_one():
     ...     group = simulate_link(Link(latency_seconds=0.01, bytes_per_second=1e6))
