@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kit import figures
+from kit.comparison.prediction import Prediction
 from kit.comparison.quantities import QUANTITIES, SPEED, quantity_of
 from kit.comparison.ratio import Ratio, compare_trials
 from kit.trial import Trial
@@ -164,15 +165,16 @@ class Comparison:
         return pandas.DataFrame(records, index=index)
 
     def plot(
-        self, x: str | None = None, model: Callable[[Any], float] | None = None
+        self, x: str | None = None, model: Callable[..., float] | None = None
     ) -> Axes:
         """Draw the quantity of each trial with 95 % intervals; return the Axes.
 
-        Bars, or a line over the knob `x` where its values are numbers. `model` maps a
-        value of `x` to a predicted quantity, drawn as a dashed line.
+        Bars, or lines over the knob `x` where its values are numbers: one for each
+        choice of the other knobs. `model` maps the knobs that it has names for, or the
+        value of `x`, to a predicted quantity, drawn as dashed lines.
         """
-        values, lows, highs = zip(*map(self.quantity, self.trials), strict=True)
         if x is None:
+            values, lows, highs = zip(*map(self.quantity, self.trials), strict=True)
             bars = figures.draw_bars(
                 self.labels,
                 values,
@@ -189,16 +191,41 @@ class Comparison:
                 f"Comparison.plot: x={x!r} is not a knob with numbers in every trial; "
                 f"its values are {positions}. Leave x out for bars."
             )
-        series: dict[str, tuple[object, ...]] = {
-            "measured": (positions, values, lows, highs, "measured")
-        }
-        if model is not None:
-            predicted = [model(position) for position in positions]
-            series["predicted"] = (positions, predicted, None, None, "predicted")
         lines = figures.draw_lines(
-            series, title=self.sentence(), xlabel=x, ylabel=self._unit()
+            self._lines(x, model),
+            title=self.sentence(),
+            xlabel=x,
+            ylabel=self._unit(),
+            logx=figures.is_wide(positions),
         )
         return lines.axes[0]
+
+    def _lines(
+        self, x: str, model: Callable[..., float] | None
+    ) -> dict[str, figures.Series]:
+        """Return a line over `x` for each choice of the others, and predictions."""
+        knobs = self.baseline.knobs
+        told = [
+            knob
+            for knob in knobs
+            if knob != x and len({repr(t.knobs.get(knob)) for t in self.trials}) > 1
+        ]
+        groups: dict[str, list[Trial]] = {}
+        for trial in self.trials:
+            words = [f"{k}={figures.format_value(trial.knobs.get(k))}" for k in told]
+            groups.setdefault(", ".join(words), []).append(trial)
+        groups = {n: sorted(g, key=lambda t: t.knobs[x]) for n, g in groups.items()}
+        series: dict[str, figures.Series] = {}
+        for name, trials in groups.items():
+            xs = [trial.knobs[x] for trial in trials]
+            rows = zip(*map(self.quantity, trials), strict=True)
+            series[name or "measured"] = (xs, *map(list, rows), "measured")
+        for name, trials in groups.items() if model is not None else ():
+            xs = [trial.knobs[x] for trial in trials]
+            heights = [Prediction(model, x).call(trial.knobs) for trial in trials]
+            label = ", ".join(filter(None, ("predicted", name)))
+            series[label] = (xs, heights, None, None, "predicted")
+        return series
 
     def _unit(self) -> str:
         return QUANTITIES[self.of].unit if self.of in QUANTITIES else self.of

@@ -10,6 +10,7 @@ from kit.figures.charts import (
     draw_distribution,
     draw_lines,
     draw_steps,
+    is_wide,
 )
 from kit.figures.messages import draw_messages
 from kit.figures.numbers import (
@@ -63,6 +64,7 @@ __all__ = [
     "html_progress",
     "html_sentence",
     "html_table",
+    "is_wide",
     "show",
     "text_table",
     "to_html",

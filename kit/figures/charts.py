@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Series = tuple[Numbers, Numbers, Numbers | None, Numbers | None, str]
 
 _DOTTED = {"color": COLOURS["ink"], "lw": 0.8, "ls": (0, (2, 3)), "zorder": 1}
+#: From this factor between the ends on, an axis is logarithmic.
+_WIDE = 15
 _MARK = {"color": COLOURS["predicted"], "lw": 2, "ls": (0, (2, 1))}
 _LOOKS: dict[str, dict[str, Any]] = {
     "measured": {"ms": 6.5, "lw": 1.8},
@@ -155,6 +157,16 @@ def draw_lines(
     cards.label_ends(axes, names, ends)
     cards.label_axes(axes, xlabel, ylabel, grid="y")
     return describe(figure, f"{ylabel} over {xlabel}", title, ". ".join(words))
+
+
+def is_wide(xs: Numbers) -> bool:
+    """Return whether so wide a range is better shown on a logarithmic axis.
+
+    >>> is_wide([1, 2, 4]), is_wide([1, 64]), is_wide([0, 64])
+    (False, True, False)
+    """
+    low, high = min(xs), max(xs)
+    return low > 0 and high > _WIDE * low
 
 
 @alone()

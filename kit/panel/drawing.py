@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from kit import figures
 from kit.comparison.choices import is_same
+from kit.comparison.prediction import Prediction
 from kit.comparison.quantities import SPEED, quantity_of, unit_of
 from kit.figures import format_number
 from kit.panel.choices import Choices, write_choice
-from kit.panel.prediction import Prediction
 from kit.trial import Trial
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ Result = tuple[Mapping[str, Any], Trial]
 
 _WIDTH = 5.6  # inches: beside the controls, in a window of 900 pixels
 _MOST_BARS, _MOST_LINES, _MOST_ROWS = 12, 6, 10
-#: Numbers that lie further apart than this are drawn on a logarithmic axis.
-_WIDE = 15
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class Drawing:
             title=title,
             xlabel=knob,
             ylabel=unit_of(self.of),
-            logx=xs[0] > 0 and xs[-1] > _WIDE * xs[0],
+            logx=figures.is_wide(xs),
             width=_WIDTH,
         )
 

@@ -13,12 +13,12 @@ from kit.clock.stage import RANKS, Place, check_places
 from kit.comparison import Comparison
 from kit.comparison.choices import check_quantity, is_same, make_variants
 from kit.comparison.comparing import compare_watched
+from kit.comparison.prediction import Model, Prediction
 from kit.comparison.quantities import SPEED
 from kit.machine import this_machine
 from kit.panel.choices import Choices
 from kit.panel.drawing import Drawing
 from kit.panel.driver import Driver
-from kit.panel.prediction import Model, Prediction
 from kit.panel.results import Results
 from kit.progress import Progress
 from kit.recording import find_recorded

@@ -27,12 +27,13 @@ def simulate_link(link: Link | None = None) -> LinkGroup:
     what this rank has sent, as a ring sends it. Tensors are on the CPU. Raises
     ExperimentError where there is no process group, and for what is no link.
 
-    >>> def wait_for_a_slow_one():
+    >>> import kit
+    >>> def add_up_slowly():
     ...     group = simulate_link(Link(latency_seconds=0.01, bytes_per_second=1e6))
     ...     dist.all_reduce(torch.ones(1000), group=group)
     ...     return group.sent_bytes
-    >>> with start_ranks(2) as ranks:
-    ...     ranks.run(wait_for_a_slow_one)
+    >>> with kit.start_ranks(2) as ranks:
+    ...     ranks.run(add_up_slowly)
     [4000, 4000]
     """
     import torch.distributed as dist

@@ -35,20 +35,21 @@ class Prediction:
     def at(self, point: Mapping[str, Any]) -> float:
         """Return the prediction for a point, nan where the model fails."""
         try:
-            return self._call(point)
+            return self.call(point)
         except Exception:  # a prediction must not take a measurement with it
             return math.nan
 
     def complain(self, point: Mapping[str, Any]) -> str:
         """Return in words why there is no prediction for a point, or nothing."""
         try:
-            self._call(point)
+            self.call(point)
         except Exception as error:
             name = getattr(self.model, "__name__", "model")
             return f"No prediction: {name} raised {type(error).__name__}: {error}"
         return ""
 
-    def _call(self, point: Mapping[str, Any]) -> float:
+    def call(self, point: Mapping[str, Any]) -> float:
+        """Return the prediction for a point; raise what the model raises."""
         try:
             parameters = inspect.signature(self.model).parameters
         except ValueError:  # of some built-in functions
