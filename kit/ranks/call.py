@@ -48,6 +48,8 @@ class Call:
         payload: bytes,
     ) -> None:
         self.name = name
+        #: How long each step of an iteration waits at most for a rank's call to end.
+        self.patience = _SECONDS_BETWEEN_LOOKS
         self.members = tuple(members)
         self.values: list[Any] = []
         self._progress = progress
@@ -65,7 +67,7 @@ class Call:
     def __iter__(self) -> Iterator[None]:
         ended_at = failed_at = None
         while self._running:
-            self._collect(_SECONDS_BETWEEN_LOOKS)
+            self._collect(self.patience)
             self.hear()
             yield
             now = ticks.CLOCK.wall()

@@ -109,6 +109,8 @@ class LocalEngines(Engines):
         config.ControllerLauncher.controller_cmd = [*command, "controller", *ours]
         config.EngineLauncher.engine_cmd = [*command, "engine", *ours]
         config.LocalProcessLauncher.stop_seconds_until_kill = _SECONDS_TO_END
+        # They start beside the controller, and read from a file how to connect to it.
+        config.Cluster.send_engines_connection_env = False
         log = logging.getLogger(__name__)
         log.addHandler(logging.NullHandler())
         log.propagate = False
@@ -130,9 +132,11 @@ class LocalEngines(Engines):
 
     def start(self) -> None:
         """Start controller and engines, and wait until they have found each other."""
+        everyone = range(len(self.ids))
         wait_for_coroutine(self._cluster.start_controller())
+        wait_for_coroutine(self._start(everyone))
         self.client = wait_for_coroutine(self._cluster.connect_client())
-        self.replace(range(len(self.ids)))
+        self._register(everyone, set())
 
     def replace(self, ranks: Sequence[int]) -> None:
         """Start new processes for ranks whose own have ended."""
@@ -144,6 +148,10 @@ class LocalEngines(Engines):
             )
         before = set(self.client.ids)
         wait_for_coroutine(self._start(ranks))
+        self._register(ranks, before)
+
+    def _register(self, ranks: Sequence[int], before: set[int]) -> None:
+        """Wait until new engines have numbers, which none `before` had; note them."""
         import_module("torch.distributed")  # needed next, and they take their time
 
         def are_registered() -> bool:
@@ -208,12 +216,20 @@ class LocalEngines(Engines):
         """End all processes and remove their folder."""
         import psutil
 
-        helpers = []
+        engines, helpers = [], []
         for launcher in self._launchers.values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 helpers += launcher.process.children(recursive=True)
+                engines.append(launcher.process)
         if self.client is not None:
             self.client.close()
+        for engine in engines:  # all at once: ipyparallel waits for one by one
+            with contextlib.suppress(psutil.NoSuchProcess):
+                engine.terminate()
+        _, stuck = psutil.wait_procs(engines, timeout=_SECONDS_TO_END)
+        for engine in stuck:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                engine.kill()
         wait_for_coroutine(self._cluster.stop_engines())
         for helper in helpers:  # each would tell the controller first
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -6,16 +6,26 @@ a kernel that is killed. These look whether it is still there.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import gc
+import json
 import os
 import shutil
 import sys
 import threading
+import traceback
+from importlib import import_module
+from pathlib import Path
 
 from ipykernel.iostream import OutStream
 
 from kit.machine import processes
 
 _SECONDS_BETWEEN_LOOKS = 0.25
+_SECONDS_TO_START, _SECONDS_BETWEEN_TRIES = 60, 0.05
+#: Where the controller writes how engines connect to it, below the folder.
+_CONNECTION = "security/ipcontroller-engine.json"
 
 
 class Output(OutStream):
@@ -62,8 +72,40 @@ def serve() -> None:
     if is_controller:
         from ipyparallel.controller.app import main
     else:
+        # What a rank needs is loaded while the controller and the kernel get ready.
+        import_module("torch.distributed")
         from ipyparallel.engine.app import main
-    main()
+
+        _wait_for_connection(Path(folder, _CONNECTION))
+    failed = True
+    try:
+        main()
+        failed = False
+    except Exception:  # so ends the loop of an engine that is told to stop
+        traceback.print_exc()
+    finally:
+        _leave(int(failed))
+
+
+def _leave(code: int) -> None:
+    """End this process after what was asked to be done at its end.
+
+    Python would go on and free all that PyTorch has in memory, object by object. That
+    takes a second; the system does it at once.
+    """
+    gc.freeze()
+    atexit._run_exitfuncs()
+    os._exit(code)
+
+
+def _wait_for_connection(file: Path) -> None:
+    """Wait until a file is there and complete: engines start beside the controller."""
+    ended = threading.Event()
+    for _ in range(int(_SECONDS_TO_START / _SECONDS_BETWEEN_TRIES)):
+        with contextlib.suppress(OSError, ValueError):
+            json.loads(file.read_text())
+            return
+        ended.wait(_SECONDS_BETWEEN_TRIES)
 
 
 if __name__ == "__main__":

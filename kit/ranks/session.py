@@ -20,7 +20,9 @@ from kit.ranks.player import END, play
 if TYPE_CHECKING:
     from kit.ranks.team import Team
 
-_SECONDS_BETWEEN_LOOKS = 0.02
+_SECONDS_BETWEEN_LOOKS = 0.05
+#: Where others may answer in time, or not at all.
+_SECONDS_FOR_NOW = 0.02
 _SECONDS_BETWEEN_PRINTS = 0.25
 
 
@@ -63,7 +65,7 @@ class Session:
                 connection = listener.accept()
                 self._connections[self._loads(connection.recv_bytes())] = connection
             else:
-                next(self._following)
+                self._look()
 
     @property
     def is_open(self) -> bool:
@@ -93,7 +95,8 @@ class Session:
             while waiting := {
                 self._connections[rank]: rank for rank in members if rank not in answers
             }:
-                ready = wait([*waiting], _SECONDS_BETWEEN_LOOKS)
+                pause = _SECONDS_BETWEEN_LOOKS if seconds is None else _SECONDS_FOR_NOW
+                ready = wait([*waiting], pause)
                 for connection in ready:
                     rank = waiting[connection]  # type: ignore[index]
                     answers[rank] = self._receive(rank)
@@ -103,12 +106,18 @@ class Session:
                     break
                 if self._progress.abandoned:
                     raise Stopped
-                next(self._following)
+                self._look()
             self._print()
         except BaseException as error:
             self.abandon(error)
             raise
         return answers
+
+    def _look(self) -> None:
+        """See whether the call goes on, without waiting: an answer may come first."""
+        self._call.patience, usual = 0.0, self._call.patience
+        next(self._following)
+        self._call.patience = usual
 
     def _receive(self, rank: int) -> Any:
         try:
