@@ -21,8 +21,8 @@ from kit.costs import (
 from kit.figures import format_bytes, format_seconds, text_table
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
-CELLS = ["imports", "letters", "plain", "root", "tree", "ring", "all-reduce", "same", "compare"]
-CELLS += ["smaller", "top-k", "stale", "apart"]
+CELLS = ["imports", "letters", "plain", "root", "tree", "ring", "all-reduce", "same"]
+CELLS += ["compare", "smaller", "top-k", "stale", "apart"]
 #: The ring sends two million messages there.
 RANKS = 1024
 #: How far off the formula may be; how long a core may be busy with a simulation.
