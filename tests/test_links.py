@@ -170,6 +170,8 @@ def test_where_one_is_always_faster():
     assert find_crossover(8, link=Link(0.0, 1e9)) == 0.0
     assert find_crossover(8, link=Link(1e-6, math.inf)) == math.inf
     assert find_crossover(8, link=Link(0.0, math.inf)) == math.inf
+    upside_down = {"smaller": "ring", "larger": "tree"}
+    assert find_crossover(8, link=Link(1e-6, math.inf), **upside_down) == 0.0
 
 
 @pytest.mark.parametrize(

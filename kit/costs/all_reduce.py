@@ -54,8 +54,6 @@ def predict_all_reduce(
     is an upper bound where the ranks of a machine are no power of two, else exact.
 
     >>> inside, outside = Link(2e-6, 450e9), Link(4e-6, 50e9)
-    >>> predict_all_reduce("ring", 4, 9e6, link=inside)
-    4.2e-05
     >>> machines = {"between": outside, "ranks_per_machine": 8}
     >>> for algorithm in ("root", "tree", "ring", "hierarchical"):
     ...     time = predict_all_reduce(algorithm, 64, 1e8, link=inside, **machines)
@@ -150,8 +148,8 @@ def fit_link(
     `sizes` are bytes, `seconds` how long each took with this `algorithm` ("root",
     "tree" or "ring") on so many `ranks`. The squares of the relative errors are least,
     so that a short time counts as much as a long one. Neither number is below 0: where
-    times fall with size too steeply to allow a latency, it is 0.0; where they do not
-    grow with size, the bandwidth is infinite. Raises ValueError for fewer than two
+    times grow with size too steeply to allow a latency, it is 0.0; where they do not
+    grow, the bandwidth is infinite. Raises ValueError for fewer than two
     different sizes, for times that are not above 0 and for other algorithms.
 
     >>> sizes = [1e3, 1e6]

@@ -1,4 +1,26 @@
-"""Links between two ranks: how late a message arrives, and how fast its bytes flow."""
+"""Links between two ranks: how late a message arrives, and how fast its bytes flow.
+
+The six in `LINKS` are nominal, not measured: what standards and vendors promise at
+best. Before you rely on one, measure your own and fit it (`fit_link`).
+
+Bandwidths, one way:
+
+- Ethernet: its name, in bits.
+- PCIe 5 x16: 32 GT/s on 16 lanes, 128 of 130 bits; PCI Express Base Specification 5.0.
+- InfiniBand NDR: 100 Gbit/s on each of four lanes; InfiniBand Trade Association.
+- NVLink 4 and 5: 18 links of 25 and 50 GB/s. https://www.nvidia.com/en-us/data-center/nvlink/
+  counts both ways together: 900 GB/s and 1.8 TB/s.
+
+Latencies, of a message between two processes, rounded:
+
+- Ethernet, 1 Gbit/s: 23 µs, NetPIPE between two Linux machines,
+  http://norma.mbg.duth.gr/index.php?id=about:benchmarks:network
+- Ethernet, 100 Gbit/s: 10 µs, MPI over TCP, tuned, on a fast card,
+  https://blogs.cisco.com/performance/aint-your-fathers-tcp
+- Between GPUs: what NCCL's own model takes for a hop of a ring with its protocol LL128:
+  1.9 µs over NVLink, 2.5 µs over PCIe, 4 µs over a network, `hwLat` in
+  https://github.com/NVIDIA/nccl/blob/01afd20a77b5804e0ecf1042509dd9d20ebf9e93/src/graph/tuning.cc
+"""
 
 from __future__ import annotations
 
@@ -23,29 +45,15 @@ class Link(NamedTuple):
         Every message takes `factor` times as long. Raises ValueError for a factor that
         is not above 0.
 
-        >>> Link(2e-6, 50e9).slowed(10)
-        Link(latency_seconds=2e-05, bytes_per_second=5000000000.0)
+        >>> Link(0.5, 64.0).slowed(2)
+        Link(latency_seconds=1.0, bytes_per_second=32.0)
         """
         if not 0 < factor < math.inf:
             raise ValueError(f"Link.slowed(): factor={factor} is not above 0")
         return Link(self.latency_seconds * factor, self.bytes_per_second / factor)
 
 
-#: Six links, nominal and not measured: what standards and vendors promise at best.
-#: Measure your own and fit it (`fit_link`) before you rely on one.
-#:
-#: Bandwidths, one way. Ethernet: its name. PCIe 5: 32 GT/s on 16 lanes, 128 bits in
-#: 130 (PCI-SIG). InfiniBand NDR: 400 Gbit/s for the usual four lanes (IBTA). NVLink 4
-#: and 5: 18 links with 25 and 50 GB/s each way, https://www.nvidia.com/data-center/
-#: nvlink/ (900 GB/s and 1.8 TB/s there: both ways together).
-#:
-#: Latencies, of a message between two processes. 1 Gbit/s: 23 µs, NetPIPE between plain
-#: Linux machines, http://norma.mbg.duth.gr/index.php?id=about:benchmarks:network;
-#: 100 Gbit/s: 10 µs, the best for MPI over TCP on a fast card,
-#: https://blogs.cisco.com/performance/aint-your-fathers-tcp. Between GPUs: what NCCL's
-#: own model takes for a hop of a ring with its protocol LL128 (1.9 µs NVLink, 2.5 µs
-#: PCIe, 4 µs network), `hwLat` in https://github.com/NVIDIA/nccl/blob/
-#: 01afd20a77b5804e0ecf1042509dd9d20ebf9e93/src/graph/tuning.cc.
+#: Nominal, not measured: where the numbers come from, the module's docstring says.
 LINKS: dict[str, Link] = {
     "Ethernet, 1 Gbit/s": Link(25e-6, 1e9 / 8),
     "Ethernet, 100 Gbit/s": Link(10e-6, 100e9 / 8),

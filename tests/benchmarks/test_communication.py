@@ -9,8 +9,8 @@ from kit.costs import LINKS, Message, Network, find_crossover, simulate_messages
 
 #: The ring sends two million messages there.
 RANKS = 1024
-#: How far off the formula may be; how long a simulation may take, a slow machine's.
-FACTOR, MOST_SECONDS = 2, 60
+#: How far off the formula may be; how long a core may be busy with a simulation.
+FACTOR, MOST_SECONDS = 2, 15
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,9 +42,9 @@ def test_the_ring_wins_from_the_predicted_size_on_among_1024_ranks(name):
     for size, winner in ((crossover / FACTOR, tree), (crossover * FACTOR, ring)):
         times, spent = {}, {}
         for schedule in (tree, ring):
-            start = time.perf_counter()
+            start = time.process_time()
             times[schedule] = simulate_messages(schedule(RANKS), size, network=network)
-            spent[schedule] = time.perf_counter() - start
+            spent[schedule] = time.process_time() - start
         told = ", ".join(
             f"{s.__name__} {1000 * times[s]:.3f} ms (simulated in {spent[s]:.1f} s)"
             for s in times
