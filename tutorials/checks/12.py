@@ -201,7 +201,8 @@ def half(half):
     """Half of DDP's bytes, equal ranks, and the loss that DDP reaches without it."""
     usual, its_own = _train_pair(None), _train_pair(half)
     for rank, weights in enumerate(its_own.weights):
-        assert torch.allclose(weights, its_own.weights[0], rtol=1e-3, atol=1e-4), (
+        lost = weights.isnan().any()  # the loss says that
+        assert lost or torch.allclose(weights, its_own.weights[0], 1e-3, 1e-4), (
             f"ranks 0 and {rank} end with different weights: what the future holds "
             "must be the same on all ranks"
         )
@@ -235,9 +236,8 @@ def _train_pair(half):
     net = _make_net()
     vector_to_parameters(pair.weights[0], net.parameters())
     with torch.no_grad():
-        pair.loss = (
-            sum(_loss(net, rank, _STEPS + 1, 2000) for rank in range(2)).item() / 2
-        )
+        losses = [_loss(net, rank, _STEPS + 1, 2000).item() for rank in range(2)]
+    pair.loss = sum(losses) / 2
     return pair
 
 
@@ -289,7 +289,8 @@ def _make_hook(half, group):
         shape = bucket.buffer().shape
         future = hook(state, bucket)
         assert callable(getattr(future, "then", None)), (
-            f"the hook returns {future!r:.60}, not a torch.futures.Future"
+            f"the hook returns {future!r:.60}, not a torch.futures.Future, such as "
+            "work.get_future()"
         )
         assert future.done(), (
             "the hook's future has no value yet, though all exchanges are over"
@@ -339,7 +340,7 @@ class _Pair(dist.ProcessGroup):
             self._turns[rank].acquire()
             try:
                 results[rank] = act()
-            except Exception as error:
+            except BaseException as error:  # the other one must get its turn
                 errors.append(error)
             self._over.add(rank)
             self._turns[1 - rank].release()
@@ -359,25 +360,25 @@ class _Pair(dist.ProcessGroup):
         add = _choose_operation(opts)
         for tensor in tensors:
             tensor.copy_(add(*self._exchange("all_reduce", tensor, tensor.nbytes)))
-        return _Done(tensors)
+        return _Work(tensors)
 
     def allgather(self, outputs, inputs, opts=None):
         for output, mine in zip(outputs, inputs, strict=True):
             both = self._exchange("all_gather", mine, mine.nbytes)
             for place, tensor in zip(output, both, strict=True):
                 place.copy_(tensor)
-        return _Done(outputs)
+        return _Work(outputs)
 
     def broadcast(self, tensors, opts=None):
         tensors, root = _as_list(tensors), opts.rootRank if opts else 0
         for tensor in tensors:
             size = tensor.nbytes if self.rank() == root else 0
             tensor.copy_(self._exchange("broadcast", tensor, size)[root])
-        return _Done(tensors)
+        return _Work(tensors)
 
     def barrier(self, opts=None):
         self._exchange("barrier", torch.zeros(()), 0)
-        return _Done([])
+        return _Work([])
 
     def _refuse(self, *_):
         raise AssertionError(
@@ -412,7 +413,7 @@ class _Pair(dist.ProcessGroup):
         return tensors
 
 
-class _Done(dist.Work):
+class _Work(dist.Work):
     """An exchange that is over."""
 
     def __init__(self, result):
