@@ -8,6 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 
 import kit
 from kit.costs import (
@@ -31,6 +32,7 @@ FACTOR, MOST_SECONDS = 2, 15
 MOST_SLOWER, MEDIAN_ERROR, LARGE_ERROR = 1.5, 0.10, 0.20
 #: In kilobytes: the sizes that a link is fitted on, and the others.
 FITTED, OTHERS = (1, 16, 256, 4096, 65_536), (4, 64, 1024, 16_384)
+ROUNDS = 7
 #: How much higher the loss may be, after so many steps, over so many seeds.
 TOLERANCE, STEPS, SEEDS = 0.05, 300, 3
 
@@ -48,7 +50,7 @@ def chapter():
     for cell in nbformat.read(TUTORIALS / "12_communication.ipynb", 4).cells:
         if cell.id in CELLS:
             source = cell.source.split("\n\n\nfor some, plan in")[0]
-            source = source.split("\n\n\ncontest = ")[0]
+            source = source.split("\n\n\nlarge = ")[0]
             exec(compile(source, cell.id, "exec"), names)
     return names
 
@@ -75,8 +77,8 @@ def test_two_numbers_predict_sizes_that_were_not_fitted(chapter, ranks):
     for name in ("tree", "ring"):
         exchange = functools.partial(chapter["exchange"], plan=chapter[name])
         took = {size: [] for size in (*FITTED, *OTHERS)}
-        for _, size in itertools.product(range(3), took):  # by turns
-            trial = kit.measure(exchange, kilobytes=size, on=ranks, seconds=1.5)
+        for _, size in itertools.product(range(ROUNDS), took):  # by turns
+            trial = kit.measure(exchange, kilobytes=size, on=ranks, seconds=0.7)
             took[size].append(trial.step_seconds)
         seconds = {size: statistics.median(times) for size, times in took.items()}
         fitted = [1024 * size for size in FITTED], [seconds[size] for size in FITTED]
@@ -90,6 +92,18 @@ def test_two_numbers_predict_sizes_that_were_not_fitted(chapter, ranks):
     print(text_table(["plan", "size", "measured", "predicted", "error"], rows))
     assert statistics.median(errors) <= MEDIAN_ERROR
     assert statistics.quantiles(errors, n=10)[-1] <= LARGE_ERROR
+
+
+def test_no_sync_changes_nothing_but_the_time(chapter, ranks):
+    def learn(train, hasty):
+        torch.manual_seed(0)
+        steps = train(every=4, hasty=hasty, steps=12)
+        return [(float(told["loss"]), told["sent"]) for _, told in steps]
+
+    found = [ranks.run(learn, chapter["train"], hasty) for hasty in (0, 1)]
+    for once, hasty in zip(*found, strict=True):  # on each rank
+        assert [loss for loss, _ in once] == pytest.approx([x for x, _ in hasty])
+        assert once[-1][1] < 0.5 * hasty[-1][1]
 
 
 @pytest.mark.parametrize("name", ["bf16", "power_sgd", "top 1 %"])
