@@ -1105,6 +1105,24 @@ def test_few_choices_are_bars_and_numbers_are_lines(show):
         assert say(trial.items_per_second) in alt
 
 
+def test_lines_that_nobody_could_tell_apart_become_bars(show):
+    def rest(*, pause=1, way="0"):
+        """Sleep for a moment."""
+        while True:
+            time.sleep(0.001 * pause)
+            yield 1
+
+    ways = [str(number) for number in range(4)]
+    panel = explore(rest, pause=[1, 2, 4], way=ways, model=lambda pause: 900 / pause)
+    shown = show(panel)
+    for way in ways[:3]:  # three lines, and the predictions of each
+        panel.run(way=way)
+    assert "over pause" in shown.alt
+    panel.run(way=ways[3])
+    assert "Bars" in shown.alt and "Predicted: " in shown.alt
+    assert "over pause" not in shown.alt
+
+
 def test_the_alt_text_holds_title_values_and_intervals(show):
     panel = explore(pause=[1, 8])
     shown = show(panel)

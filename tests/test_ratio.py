@@ -766,6 +766,28 @@ def test_plot_over_a_knob_with_a_model_over_it():
     assert any(curve == ([0, 2, 4], [5, 11, 17]) for curve in curves)
 
 
+def test_plot_draws_a_line_for_each_choice_of_the_other_knobs():
+    grid = [("a", 1), ("a", 64), ("b", 1), ("b", 64)]
+    trials = [rate_trial(1.0 + n, knobs={"way": w, "n": n}) for w, n in grid]
+    made = Comparison(trials, [f"way={w}, n={n}" for w, n in grid])
+    asked = []
+
+    def model(n, way):
+        asked.append((way, n))
+        return {"a": 5, "b": 7}[way] * n
+
+    axes = made.plot(x="n", model=model)
+    assert sorted(asked) == grid
+    assert axes.get_xscale() == "log"
+    curves = {line.get_label(): line for line in axes.lines}
+    heights = {name: list(line.get_ydata()) for name, line in curves.items()}
+    assert heights["predicted, way='a'"] == [5, 320]
+    assert heights["predicted, way='b'"] == [7, 448]
+    for way in "ab":
+        wanted = [t.items_per_second for t in trials if t.knobs["way"] == way]
+        assert heights[f"way='{way}'"] == pytest.approx(wanted)
+
+
 def test_plot_over_a_knob_without_a_model():
     made = make_comparison(labels=("num_workers=0", "num_workers=2", "num_workers=4"))
     curves = curves_of(made.plot(x="num_workers"))

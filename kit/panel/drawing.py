@@ -76,12 +76,19 @@ class Drawing:
     def draw(self, entries: Sequence[Entry], title: str, baseline: bool) -> Figure:
         """Draw bars, or lines over a knob whose choices are ordered numbers.
 
-        `baseline` says whether the first choice is the baseline of the others.
+        So many lines that nobody could tell them apart become bars. `baseline` says
+        whether the first choice is the baseline of the others.
         """
         results = [(e.point or {}, e.trial) for e in latest(entries) if e.trial]
-        if self.choices.ordered is None:
+        if self.choices.ordered is None or self._is_crowded(results):
             return self._draw_bars(results, title, 0 if baseline else None)
         return self._draw_lines(results, title)
+
+    def _is_crowded(self, shown: Sequence[Result]) -> bool:
+        """Return whether each line and its prediction together would be too many."""
+        rests = [{**point, self.choices.ordered: None} for point, _ in shown]
+        lines = len({repr(rest) for rest in rests})
+        return lines * (1 + (self.prediction is not None)) > _MOST_LINES
 
     def is_empty(self, entries: Sequence[Entry]) -> bool:
         """Return whether there is neither result, prediction nor recording."""
