@@ -18,6 +18,7 @@ from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from nbclient import NotebookClient
 from PIL import Image
+from schedules import ring, through_root, tree
 
 from kit import figures
 from kit.costs import Message
@@ -403,27 +404,6 @@ def test_a_distribution_of_nothing_is_an_error():
 
 
 # ---------------------------------------------------------------- messages
-
-
-def ring(n):
-    for step in range(2 * (n - 1)):
-        yield [
-            Message(rank, (rank + 1) % n, (rank - step) % n, n, step < n - 1)
-            for rank in range(n)
-        ]
-
-
-def through_root(n):
-    yield from ([Message(rank, 0)] for rank in range(1, n))
-    yield from ([Message(0, rank, adds=False)] for rank in range(1, n))
-
-
-def tree(n):
-    hops = [2**i for i in range((n - 1).bit_length())]
-    for hop in hops:
-        yield [Message(r, r - hop) for r in range(hop, n, 2 * hop)]
-    for hop in hops[::-1]:
-        yield [Message(r - hop, r, adds=False) for r in range(hop, n, 2 * hop)]
 
 
 def everyone(n):

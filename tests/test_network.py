@@ -5,6 +5,7 @@ import math
 import random
 
 import pytest
+from schedules import ring, through_root, tree
 
 from kit.costs import (
     LINKS,
@@ -14,6 +15,7 @@ from kit.costs import (
     count_messages,
     find_crossover,
     predict_all_reduce,
+    simulate_crossover,
     simulate_messages,
 )
 
@@ -21,29 +23,6 @@ LINK, OUTSIDE = Link(2e-6, 450e9), Link(4e-6, 50e9)
 SECOND = Link(1.0, math.inf)  # every message takes a second
 RANKS = [2, 3, 4, 7, 8, 64]
 SIZES = [8, 1e5, 1e9]
-
-
-def ring(n):
-    for step in range(2 * (n - 1)):
-        yield [
-            Message(rank, (rank + 1) % n, (rank - step) % n, n, step < n - 1)
-            for rank in range(n)
-        ]
-
-
-def through_root(n):
-    for rank in range(1, n):
-        yield [Message(rank, 0)]
-    for rank in range(1, n):
-        yield [Message(0, rank, adds=False)]
-
-
-def tree(n):
-    hops = [2**i for i in range((n - 1).bit_length())]
-    for hop in hops:
-        yield [Message(r, r - hop) for r in range(hop, n, 2 * hop)]
-    for hop in hops[::-1]:
-        yield [Message(r - hop, r, adds=False) for r in range(hop, n, 2 * hop)]
 
 
 def hierarchical(machines, local):
@@ -424,3 +403,15 @@ def test_bytes_that_cannot_be(size):
 def test_networks_that_cannot_be(known, words):
     with pytest.raises(ValueError, match=rf"Network\(\): .*{words}"):
         Network(**{"link": LINK} | known)
+
+
+@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
+@pytest.mark.parametrize("n", [4, 7, 32])
+def test_a_simulated_crossover_is_that_of_the_formulas(n, link):
+    wanted = find_crossover(n, link=link)
+    assert simulate_crossover(tree, ring, n, link=link) == pytest.approx(wanted, 0.01)
+
+
+def test_a_crossover_at_nothing_and_one_that_never_comes():
+    assert simulate_crossover(through_root, ring, 8, link=LINK) == 0
+    assert simulate_crossover(tree, through_root, 8, link=LINK) == math.inf
