@@ -970,7 +970,7 @@ def test_smoke_is_one_warm_up_step_and_two_pairs(clock, smoke):
     assert sum(trial.block_steps) <= 4
     comparison = kit.compare(train, variant=[1, 2], seconds=60.0)
     for one in comparison.trials:
-        assert len(set(one.block_setups)) == 4  # two pairs of both orders
+        assert len(set(one.block_setups)) == 2  # a pair in either order
 
 
 # Progress, Stop, interrupts

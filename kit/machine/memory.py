@@ -27,7 +27,7 @@ class MemoryWatch:
     counts shared pages once, sampled up to fifty times a second, or this process's
     own high-water mark where that is higher; elsewhere the resident size. In bytes.
     Freed memory is given back first. Both take a while, so `in_a_hurry` nothing is
-    given back, and there is one look at either end.
+    given back, and only this process's own mark is read.
     """
 
     def __init__(self, *, in_a_hurry: bool = False) -> None:
@@ -40,10 +40,11 @@ class MemoryWatch:
         self._device_start = {_key(d): d.reset_peak() for d in devices.initialised()}
         self._reset_high_water()
         self._own_start = _high_water()
-        self._start = self._peak = proportional_bytes()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._start = self._peak = 0
         if not self._in_a_hurry:
+            self._start = self._peak = proportional_bytes()
+            self._done = threading.Event()
+            self._thread = threading.Thread(target=self._look, daemon=True)
             self._thread.start()
         return self
 
@@ -69,10 +70,8 @@ class MemoryWatch:
         if not self._in_a_hurry:
             self._done.set()
             self._thread.join()
-        now = proportional_bytes()
-        if not self._in_a_hurry:
-            now = min(now, proportional_bytes())
-        self._peak = max(self._peak, now)
+            now = min(proportional_bytes(), proportional_bytes())
+            self._peak = max(self._peak, now)
         own = _high_water() - self._own_start
         host = max(self._peak - self._start, own, 0)
         device = sum(
