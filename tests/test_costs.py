@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from kit.costs import predict_data_parallel, predict_loader
+from kit.costs import Line, fit_line, predict_data_parallel, predict_loader
 
 
 def simulate(workers, *, load, waiting=0.0, step=0.0, cores=math.inf, batches=400):
@@ -236,3 +236,45 @@ def test_signature_of_data_parallel_is_the_agreed_one():
 def test_amounts_that_cannot_be(ranks, amounts, words):
     with pytest.raises(ValueError, match=words):
         predict_data_parallel(ranks, **amounts)
+
+
+# What grows with the batch
+
+
+@pytest.mark.parametrize("fixed, each", [(0.5, 0.25), (0.0, 3e-6), (2e9, 1e3)])
+def test_a_line_through_two_sizes_goes_through_both(fixed, each):
+    line = fit_line([1, 1000], [fixed + each, fixed + 1000 * each])
+    assert line.predict(50) == pytest.approx(fixed + 50 * each)
+    assert line.find_size(line.predict(70)) == pytest.approx(70)
+
+
+def test_relative_errors_count_the_same_at_every_size():
+    sizes = [1, 10, 100]
+    exact = [1.0, 10.0, 100.0]
+    line = fit_line(sizes, [1.1 * exact[0], 0.9 * exact[1], exact[2]])
+    errors = [line.predict(b) / a - 1 for b, a in zip(sizes, exact, strict=True)]
+    assert max(map(abs, errors)) < 0.12
+
+
+def test_the_knee_reaches_its_share_of_the_best_rate():
+    line = Line(fixed=0.3, each=0.02)
+    knee = line.find_knee(0.9)
+    assert knee / line.predict(knee) == pytest.approx(0.9 / line.each)
+    assert Line(0.0, 1.0).find_knee() == 0
+    assert math.isinf(Line(1.0, 0.0).find_knee())
+    assert math.isinf(Line(1.0, 0.0).find_size(2.0))
+
+
+@pytest.mark.parametrize(
+    "sizes, amounts, words",
+    [
+        ([1], [1.0], "two or more different"),
+        ([4, 4], [1.0, 1.0], "two or more different"),
+        ([1, 2], [1.0], "an amount for each"),
+        ([0, 2], [1.0, 2.0], "above 0"),
+        ([1, 2], [1.0, math.inf], "finite"),
+    ],
+)
+def test_no_line_goes_through_what_cannot_be(sizes, amounts, words):
+    with pytest.raises(ValueError, match=words):
+        fit_line(sizes, amounts)

@@ -8,6 +8,12 @@ A DataLoader, and training whose batch is divided among ranks:
 >>> [predict_data_parallel(n, compute_seconds=0.08) for n in (1, 2, 4)]
 [0.08, 0.04, 0.02]
 
+What grows with the batch along a straight line, fitted on two sizes:
+
+>>> from kit.costs import fit_line
+>>> round(fit_line([1, 4], [0.75, 1.5]).predict(8), 6)
+2.5
+
 An all-reduce, in closed form, and message by message on a simulated network:
 
 >>> from kit.costs import Link, Message, Network
@@ -24,6 +30,7 @@ An all-reduce, in closed form, and message by message on a simulated network:
 
 from kit.costs.all_reduce import find_crossover, fit_link, predict_all_reduce
 from kit.costs.data_parallel import predict_data_parallel
+from kit.costs.line import Line, fit_line
 from kit.costs.links import LINKS, Link
 from kit.costs.loader import predict_loader
 from kit.costs.network import (
@@ -36,11 +43,13 @@ from kit.costs.network import (
 
 __all__ = [
     "LINKS",
+    "Line",
     "Link",
     "Message",
     "Network",
     "count_messages",
     "find_crossover",
+    "fit_line",
     "fit_link",
     "predict_all_reduce",
     "predict_data_parallel",
