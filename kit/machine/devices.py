@@ -30,6 +30,15 @@ class Accelerator(Protocol):
     def peak(self) -> int:
         """Return the highest number of bytes allocated since `reset_peak`."""
 
+    def now(self) -> int:
+        """Return the bytes allocated now."""
+
+    def available(self) -> int | None:
+        """Return the bytes that this process can still allocate; None if unknown."""
+
+    def release(self) -> None:
+        """Give memory back that was allocated before and is not in use."""
+
 
 class TorchAccelerator:
     """One device of `torch.cuda` or `torch.xpu`, by its index."""
@@ -59,6 +68,20 @@ class TorchAccelerator:
     def peak(self) -> int:
         """Return the highest number of bytes allocated since `reset_peak`."""
         return int(self.module.max_memory_allocated(self.index))
+
+    def now(self) -> int:
+        """Return the bytes allocated now."""
+        return int(self.module.memory_allocated(self.index))
+
+    def available(self) -> int | None:
+        """Return the bytes that are free, or held back for reuse."""
+        free, _ = self.module.mem_get_info(self.index)
+        held_back = self.module.memory_reserved(self.index) - self.now()
+        return int(free + held_back)
+
+    def release(self) -> None:
+        """Give memory back that is held back for reuse."""
+        self.module.empty_cache()
 
 
 class MetalAccelerator:
@@ -98,6 +121,23 @@ class MetalAccelerator:
         import torch
 
         return int(torch.mps.current_allocated_memory())
+
+    def now(self) -> int:
+        """Return the bytes allocated now."""
+        return self.peak()
+
+    def available(self) -> int | None:
+        """Return the bytes that are left of what the system recommends."""
+        import torch
+
+        used = torch.mps.driver_allocated_memory()
+        return int(torch.mps.recommended_max_memory() - used) if used else None
+
+    def release(self) -> None:
+        """Give memory back that is held back for reuse."""
+        import torch
+
+        torch.mps.empty_cache()
 
 
 #: Devices that PyTorch does not know; the tests put one with a queue here.

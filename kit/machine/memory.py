@@ -9,9 +9,10 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from types import TracebackType
 
-from kit.machine import devices, processes
+from kit.machine import devices, limits, processes
 
 _SECONDS_BETWEEN_LOOKS = 0.02
 #: A look takes milliseconds in a process with large libraries: it may use so much of
@@ -47,6 +48,16 @@ class MemoryWatch:
             self._thread = threading.Thread(target=self._look, daemon=True)
             self._thread.start()
         return self
+
+    def rise(self) -> int:
+        """Return how far memory is above where it was on entering, at this moment."""
+        device = sum(
+            max(0, d.now() - self._device_start.get(_key(d), 0))
+            for d in devices.initialised()
+        )
+        if device or self._in_a_hurry:
+            return device or max(_high_water() - self._own_start, 0)
+        return max(proportional_bytes() - self._start, 0)
 
     def _look(self) -> None:
         pause = _SECONDS_BETWEEN_LOOKS
@@ -101,6 +112,24 @@ def proportional_bytes() -> int:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
             total += _kilobytes(file.read(), "Pss:")
     return total
+
+
+def available_bytes() -> int:
+    """Return the bytes that can be taken now without making anybody go short.
+
+    On the accelerators that were initialised where there are any, on the one that has
+    least; else in this machine, or in the limit that this process runs under.
+    """
+    free = [device.available() for device in devices.initialised()]
+    if any(free):
+        return min(known for known in free if known)
+    import psutil
+
+    found = psutil.virtual_memory().available
+    limit, _ = limits.find_memory(Path("/"))
+    if limit is not None and limit < psutil.virtual_memory().total:
+        found = min(found, limit - proportional_bytes())
+    return max(found, 0)
 
 
 def _high_water() -> int:

@@ -1,0 +1,114 @@
+"""What memory a batch will need, reckoned with tensors that have no data."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kit.clock import snapshot
+from kit.clock.experiment import Experiment
+from kit.clock.shared import SharedObjects
+from kit.costs import Line, fit_line
+from kit.tuning.batch.probe import Overdue, limit_seconds
+
+#: An optimizer makes its state at the end of the first step.
+_STEPS = 2
+_MOST_SECONDS = 20.0
+
+
+def forecast_memory(
+    experiment: Experiment, knobs: Mapping[str, object], knob: str, size: int
+) -> Line | None:
+    """Reckon a line of bytes over batch size, from two steps at `size` and half of it.
+
+    Runs the experiment on PyTorch's fake tensors: nothing is computed, and next to
+    nothing allocated. None where it does not work that way: a model that exists already
+    has data, and a value that is read has none.
+    """
+    if SharedObjects(experiment, knobs).names:
+        return None
+    half = max(1, size // 2)
+    size = max(size, half + 1)
+    few = _track(experiment, {**knobs, knob: half})
+    many = _track(experiment, {**knobs, knob: size}) if few else None
+    if few is None or many is None or not 0 < few < many:
+        return None
+    return fit_line([half, size], [few, many])
+
+
+def _track(experiment: Experiment, knobs: Mapping[str, object]) -> int | None:
+    """Return the peak of tensors' bytes over two steps, None where it does not work."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    outside, generator, counted = snapshot.capture(), None, _counter()
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),
+            limit_seconds(_MOST_SECONDS),
+            FakeTensorMode(),
+            counted,
+        ):
+            generator, steps = experiment.start(knobs), 0
+            while steps < _STEPS:
+                steps += next(generator) is not None
+    # Whatever the reader's code cannot do without data may raise anything at all.
+    except (Exception, Overdue):
+        return None
+    finally:
+        if generator is not None:
+            with contextlib.suppress(Exception):
+                generator.close()
+        snapshot.restore(outside)
+    return max(counted.peak.values(), default=None)
+
+
+def _counter() -> Any:
+    """Return a mode that counts bytes of living tensors by device, and their peak.
+
+    `torch.distributed._tools.mem_tracker` counts the same and names each tensor's use.
+    It refuses models whose layers are called twice in a step, and takes three times as
+    long.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    class Counter(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.now: dict[str, int] = {}
+            self.peak: dict[str, int] = {}
+            self._known: set[int] = set()
+
+        def __torch_dispatch__(
+            self,
+            function: Callable[..., Any],
+            types: Any,
+            args: Any = (),
+            kwargs: Any = None,
+        ) -> Any:
+            result = function(*args, **(kwargs or {}))
+            for tensor in tree_leaves(result):
+                if isinstance(tensor, torch.Tensor):
+                    self._add(tensor)
+            return result
+
+        def _add(self, tensor: torch.Tensor) -> None:
+            storage, device = tensor.untyped_storage(), str(tensor.device)
+            key, size = storage._cdata, storage.nbytes()
+            if key in self._known:
+                return
+            self._known.add(key)
+            self.now[device] = self.now.get(device, 0) + size
+            self.peak[device] = max(self.peak.get(device, 0), self.now[device])
+            weakref.finalize(storage, functools.partial(self._drop, key, size, device))
+
+        def _drop(self, key: int, size: int, device: str) -> None:
+            self._known.discard(key)
+            self.now[device] -= size
+
+    return Counter()

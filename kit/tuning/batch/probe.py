@@ -1,0 +1,220 @@
+"""One real trial of a batch size: how high memory rises, how long a step takes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import math
+import threading
+import traceback
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+from kit.clock.experiment import Experiment, ExperimentError, describe
+from kit.clock.log import Block, Log, smoke
+from kit.clock.measuring import Origin, make_trial
+from kit.clock.run import BLOCK_SECONDS, Run
+from kit.clock.stage import LocalStage
+from kit.figures import format_seconds
+from kit.machine import devices, ticks
+from kit.machine.memory import MemoryWatch
+from kit.progress import Progress
+from kit.trial import Trial
+
+CALLER = "find_batch_size()"
+#: An optimizer makes its state at the end of the first step, so the second has all.
+_STEPS_IN_FULL = 2
+#: A step that takes a larger share of the time for measuring needs no warm-up.
+_LONG_STEP = 0.1
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What one real trial told of a batch size.
+
+    `idle_bytes` is the memory that set-up took, `memory_bytes` the peak, inf where
+    memory ran out; `items` is what the first step handled. `trial` has the timed
+    blocks, none where the budget was exceeded.
+    """
+
+    size: int
+    idle_bytes: float
+    memory_bytes: float
+    items: float
+    trial: Trial | None
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds per step; nan where it was not timed."""
+        return self.trial.step_seconds if self.trial else math.nan
+
+
+@dataclass
+class Prober:
+    """Tries batch sizes of one experiment, each in a life of its own."""
+
+    experiment: Experiment
+    knobs: Mapping[str, object]
+    knob: str
+    seconds: float
+    progress: Progress
+    tried: int = 0
+
+    def call(self, size: int) -> str:
+        """Return the call of a size as a reader would write it."""
+        return describe(self.experiment.name, {**self.knobs, self.knob: size})
+
+    def probe(
+        self, size: int, budget: float, most_seconds: float | None = None
+    ) -> Probe:
+        """Try a size: memory first, and where that is within the budget, time.
+
+        Running out of memory is an answer, too. Raises ExperimentError where the
+        experiment fails otherwise, its loss is no number, or no first steps came within
+        `most_seconds`.
+        """
+        knobs = {**self.knobs, self.knob: size}
+        log, origin = Log(), Origin.find(self.experiment)
+        watch = MemoryWatch()
+        stage = LocalStage(self.experiment, knobs)
+        run = Run(stage, log, self.progress, setup=self.tried, block_seconds=0.0)
+        self.tried += 1
+        self.progress.doing = f"trying {self.call(size)}"
+        idle, failed = math.nan, None
+        with contextlib.closing(stage):
+            try:
+                with watch, limit_seconds(most_seconds):
+                    run.open()
+                    idle = watch.rise()
+                    for _ in range(_STEPS_IN_FULL):
+                        run.block()
+                        self._check(log, size)
+                if watch.increase <= budget:
+                    self._time(run, log, size)
+            except ExperimentError as error:
+                failed = error
+            finally:
+                with contextlib.suppress(Exception):
+                    run.close(because=failed)
+        if failed is not None:
+            if not _ran_out_of_memory(failed):
+                raise self._explain(failed, size, most_seconds) from failed.__cause__
+            _let_go(failed)
+            return Probe(size, idle, math.inf, math.nan, None)
+        items = log.blocks[0].items
+        if watch.increase > budget:
+            return Probe(size, idle, watch.increase, items, None)
+        log.starts[0].memory_bytes = watch.increase
+        del log.blocks[:_STEPS_IN_FULL]
+        trial = make_trial(stage, log, origin, whole_runs=False)
+        return Probe(size, idle, watch.increase, items, trial)
+
+    def _time(self, run: Run, log: Log, size: int) -> None:
+        """Time blocks of steps, after warm-up where steps are short."""
+        run.block_seconds = BLOCK_SECONDS
+        if log.blocks[-1].seconds < _LONG_STEP * self.seconds:
+            run.warm_up(self.seconds)
+        begun = ticks.CLOCK.wall()
+        while True:
+            run.block()
+            self._check(log, size)
+            if ticks.CLOCK.wall() - begun >= self.seconds or smoke():
+                return
+
+    def _check(self, log: Log, size: int) -> None:
+        """Raise ExperimentError where a loss of the last block is not a number."""
+        block = log.blocks[-1]
+        before = sum(earlier.steps for earlier in log.blocks[:-1])
+        found = _find_bad_loss(block)
+        if found is None:
+            return
+        step, name, value = found
+        # As in other messages, the first yield, which ends set-up, is step 1.
+        raise ExperimentError(
+            f"{CALLER}: {self.call(size)} yielded {name}={value} in step "
+            f"{before + step + 2}.\nTraining is lost from there on, so no batch size "
+            "is found: look at its learning rate and its data first."
+        )
+
+    def _explain(
+        self, error: ExperimentError, size: int, most_seconds: float | None
+    ) -> ExperimentError:
+        """Say what a failure may have to do with the batch size."""
+        hint = (
+            f"Is the data set smaller than a batch of {size}? Say how many samples "
+            f"there are: find_batch_size(…, most=len(data))."
+        )
+        overdue = isinstance(error.__cause__, Overdue)
+        if overdue and most_seconds is not None:
+            return ExperimentError(
+                f"{CALLER}: {self.call(size)} made no steps within "
+                f"{format_seconds(most_seconds)}, although smaller batches did.\n{hint}"
+                " With drop_last=True a loader is then empty, and `while True` around "
+                "it never ends."
+            )
+        text = str(error)
+        if "without a single `yield n`" in text or "after its first yield" in text:
+            return ExperimentError(f"{CALLER}: {text}\n{hint}")
+        return ExperimentError(text if CALLER in text else f"{CALLER}: {text}")
+
+
+def _find_bad_loss(block: Block) -> tuple[int, str, float] | None:
+    for step, metrics in block.metrics:
+        for name, value in metrics.items():
+            if "loss" in name.lower() and not math.isfinite(value):
+                return step, name, value
+    return None
+
+
+def _ran_out_of_memory(error: BaseException) -> bool:
+    link: BaseException | None = error
+    while link is not None:
+        said = str(link)
+        if isinstance(link, MemoryError) or type(link).__name__ == "OutOfMemoryError":
+            return True
+        if isinstance(link, RuntimeError) and (
+            "can't allocate memory" in said
+            or "not enough memory" in said
+            or "out of memory" in said
+        ):
+            return True
+        link = link.__cause__
+    return False
+
+
+def _let_go(error: BaseException) -> None:
+    """Free what a failed trial still holds: its frames hold its tensors."""
+    link: BaseException | None = error
+    while link is not None:
+        traceback.clear_frames(link.__traceback__)
+        link = link.__cause__ or link.__context__
+    gc.collect()
+    for device in devices.initialised():
+        device.release()
+
+
+class Overdue(BaseException):
+    """Raised in the middle of a trial that takes far longer than it can."""
+
+
+@contextlib.contextmanager
+def limit_seconds(seconds: float | None) -> Generator[None, None, None]:
+    """Raise Overdue in this thread, between two lines of Python, after some seconds.
+
+    A loop over an empty loader never comes to a yield, so nothing else would end it.
+    """
+    if seconds is None:
+        yield
+        return
+    thread = ctypes.c_ulong(threading.get_ident())
+    throw = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    timer = threading.Timer(seconds, throw, [thread, ctypes.py_object(Overdue)])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        throw(thread, None)  # it may be on its way

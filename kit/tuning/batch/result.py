@@ -1,0 +1,196 @@
+"""`BatchSizeTuning`: the sizes that were found, and what stands behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kit import figures
+from kit.costs import Line
+from kit.trial import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_HEADERS = ("size", "per second", "reckoned", "peak memory", "reckoned")
+
+
+@dataclass(frozen=True, repr=False)
+class BatchSizeTuning:
+    """A batch size to train with, the largest that fits, and the trials behind both.
+
+    `batch_size` is the smallest that reaches 95 % of the best throughput, `largest` the
+    largest that fits into `budget_bytes`; where no trial had it, it lies on the line of
+    those that were near. `time` (seconds per step) and `memory` (bytes) are lines over
+    the batch size, fitted to the trials, None where there was only one size. `trials`
+    are the real ones that fitted, by size; `too_large` has the bytes of those that did
+    not, inf where memory ran out. `forecast` is the line of bytes that was reckoned
+    before, None where that did not work.
+    """
+
+    experiment: str
+    knob: str
+    batch_size: int
+    largest: int
+    budget_bytes: float
+    most: float
+    memory: Line | None
+    time: Line | None
+    forecast: Line | None
+    trials: tuple[Trial, ...]
+    too_large: Mapping[int, float]
+    seconds: float
+
+    @property
+    def residuals(self) -> dict[int, tuple[float, float]]:
+        """By size: by what fraction time and memory were above their lines."""
+        if self.time is None or self.memory is None:
+            return {}
+        return {
+            self._size(trial): (
+                trial.step_seconds / self.time.predict(self._size(trial)) - 1,
+                _bytes(trial) / self.memory.predict(self._size(trial)) - 1,
+            )
+            for trial in self.trials
+        }
+
+    def _size(self, trial: Trial) -> int:
+        return int(str(trial.knobs[self.knob]))
+
+    def finding(self) -> str:
+        """Return the result in one sentence."""
+        knob, budget = self.knob, figures.format_bytes(self.budget_bytes)
+        if self.largest >= self.most:
+            fits = f"all of the {self.largest:,} samples fit into {budget}"
+        else:
+            fits = f"up to {knob}={self.largest:,} fits into {budget}"
+        if self.batch_size == self.largest:
+            return f"{self.experiment}: {fits}, and is the fastest"
+        return (
+            f"{self.experiment}: {knob}={self.batch_size:,} is as fast as any, within "
+            f"5 %; {fits}"
+        )
+
+    def table(self) -> list[tuple[str, str, str, str, str]]:
+        """Return a row per trial: size, items per second and bytes, with the lines'."""
+        rows = []
+        for trial in self.trials:
+            size = self._size(trial)
+            per_step = trial.items_per_second * trial.step_seconds
+            time = self.time.predict(size) if self.time else math.nan
+            memory = self.memory.predict(size) if self.memory else math.nan
+            rows.append(
+                (
+                    f"{size:,}",
+                    figures.format_number(trial.items_per_second),
+                    "–" if math.isnan(time) else figures.format_number(per_step / time),
+                    figures.format_bytes(_bytes(trial)),
+                    "–" if math.isnan(memory) else figures.format_bytes(memory),
+                )
+            )
+        for size, bytes_ in self.too_large.items():
+            taken = (
+                "ran out" if math.isinf(bytes_) else figures.format_bytes(bytes_)
+            ) + ", too much"
+            rows.append((f"{size:,}", "–", "–", taken, "–"))
+        return rows
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the answer as (name, value, remark)."""
+        tried = {self._size(trial) for trial in self.trials}
+
+        def remark(size: int) -> str:
+            return "tried" if size in tried else "reckoned from the trials"
+
+        rows = [
+            ("to train with", f"{self.batch_size:,}", remark(self.batch_size)),
+            ("largest that fits", f"{self.largest:,}", remark(self.largest)),
+        ]
+        if self.time and self.memory:
+            fixed, each = self.time
+            rows.append(
+                (
+                    "a step takes",
+                    figures.format_seconds(max(fixed, 0.0)),
+                    f"and {figures.format_seconds(each)} more for each sample",
+                )
+            )
+            fixed, each = self.memory
+            rows.append(
+                (
+                    "it needs",
+                    figures.format_bytes(max(fixed, 0.0)),
+                    f"and {figures.format_bytes(each)} more for each sample",
+                )
+            )
+        return rows
+
+    def plot(self, of: str = "items_per_second") -> Axes:
+        """Draw trials and line over the batch size; return Axes.
+
+        `of` is "items_per_second" or "peak_memory_bytes". Raises ValueError for others.
+        """
+        sizes = [self._size(trial) for trial in self.trials]
+        if of == "items_per_second":
+            measured = [trial.items_per_second for trial in self.trials]
+            spans = [trial.interval for trial in self.trials]
+            lows: list[float | None] = [low for low, _ in spans]
+            highs: list[float | None] = [high for _, high in spans]
+            per_sample = measured[0] * self.trials[0].step_seconds / sizes[0]
+            reckoned = [
+                per_sample * size / self.time.predict(size) if self.time else math.nan
+                for size in sizes
+            ]
+            label = "items per second"
+        elif of == "peak_memory_bytes":
+            measured = [_bytes(trial) for trial in self.trials]
+            lows = highs = [None] * len(sizes)
+            reckoned = [
+                self.memory.predict(size) if self.memory else math.nan for size in sizes
+            ]
+            label = "peak memory, bytes"
+        else:
+            raise ValueError(
+                f"plot(): of={of!r} is neither 'items_per_second' nor "
+                "'peak_memory_bytes'"
+            )
+        figure = figures.draw_lines(
+            {
+                "line": (sizes, reckoned, None, None, "line"),
+                "measured": (sizes, measured, lows, highs, "measured"),
+            },
+            title=self.finding(),
+            xlabel=self.knob,
+            ylabel=label,
+        )
+        return figure.axes[0]
+
+    def _note(self) -> str:
+        count = len(self.trials) + len(self.too_large)
+        trials = f"{count} trial" + ("s" if count > 1 else "")
+        reckoned = "reckoned beforehand" if self.forecast else "from trials alone"
+        return f"{self.seconds:.0f} s, {trials}; memory was {reckoned}."
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            [
+                self.finding(),
+                f"  {self._note()}",
+                _indent(figures.text_table(_HEADERS, self.table())),
+                _indent(figures.text_table(["", "", ""], self.rows()).lstrip("\n ")),
+            ]
+        )
+
+    def _repr_html_(self) -> str:
+        card = figures.html_card(self.finding(), self.rows(), note=self._note())
+        return card + figures.html_table(_HEADERS, self.table(), title="Trials")
+
+
+def _bytes(trial: Trial) -> float:
+    return float(trial.peak_memory_bytes or 0)
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
