@@ -49,6 +49,11 @@ class MemoryWatch:
             self._thread.start()
         return self
 
+    @property
+    def highest(self) -> int:
+        """How far memory has risen in this machine so far, by the looks until now."""
+        return self._peak - self._start
+
     def rise(self) -> int:
         """Return how far memory is above where it was on entering, at this moment."""
         device = sum(

@@ -13,7 +13,7 @@ from kit.clock import snapshot
 from kit.clock.experiment import Experiment
 from kit.clock.shared import SharedObjects
 from kit.costs import Line, fit_line
-from kit.tuning.batch.probe import Overdue, limit_seconds
+from kit.tuning.batch.probe import Overdue, guard
 
 #: An optimizer makes its state at the end of the first step.
 _STEPS = 2
@@ -48,7 +48,7 @@ def _track(experiment: Experiment, knobs: Mapping[str, object]) -> int | None:
     try:
         with (
             warnings.catch_warnings(action="ignore"),
-            limit_seconds(_MOST_SECONDS),
+            guard(_MOST_SECONDS),
             FakeTensorMode(),
             counted,
         ):

@@ -8,7 +8,7 @@ import gc
 import math
 import threading
 import traceback
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 from kit.clock.experiment import Experiment, ExperimentError, describe
@@ -18,13 +18,16 @@ from kit.clock.run import BLOCK_SECONDS, Run
 from kit.clock.stage import LocalStage
 from kit.figures import format_seconds
 from kit.machine import devices, ticks
-from kit.machine.memory import MemoryWatch
+from kit.machine.memory import MemoryWatch, available_bytes
 from kit.progress import Progress
 from kit.trial import Trial
 
 CALLER = "find_batch_size()"
 #: An optimizer makes its state at the end of the first step, so the second has all.
 _STEPS_IN_FULL = 2
+#: A trial is ended where it takes so much more than the budget, or of what is free.
+_OVER, _SHARE_OF_FREE = 1.1, 0.9
+_SECONDS_BETWEEN_LOOKS = 0.02
 #: A step that takes a larger share of the time for measuring needs no warm-up.
 _LONG_STEP = 0.1
 
@@ -34,8 +37,8 @@ class Probe:
     """What one real trial told of a batch size.
 
     `idle_bytes` is the memory that set-up took, `memory_bytes` the peak, inf where
-    memory ran out; `items` is what the first step handled. `trial` has the timed
-    blocks, none where the budget was exceeded.
+    memory ran out, or a trial had to be ended before it did; `items` is what a full
+    step handled. `trial` has the timed blocks, none where the budget was exceeded.
     """
 
     size: int
@@ -80,11 +83,12 @@ class Prober:
         stage = LocalStage(self.experiment, knobs)
         run = Run(stage, log, self.progress, setup=self.tried, block_seconds=0.0)
         self.tried += 1
+        most_bytes = min(_OVER * budget, _SHARE_OF_FREE * available_bytes())
         self.progress.doing = f"trying {self.call(size)}"
         idle, failed = math.nan, None
         with contextlib.closing(stage):
             try:
-                with watch, limit_seconds(most_seconds):
+                with watch, guard(most_seconds, lambda: watch.highest > most_bytes):
                     run.open()
                     idle = watch.rise()
                     for _ in range(_STEPS_IN_FULL):
@@ -102,7 +106,8 @@ class Prober:
                 raise self._explain(failed, size, most_seconds) from failed.__cause__
             _let_go(failed)
             return Probe(size, idle, math.inf, math.nan, None)
-        items = log.blocks[0].items
+        # The last batch of a data set may be a short one, its neighbour is not.
+        items = max(block.items for block in log.blocks[:_STEPS_IN_FULL])
         if watch.increase > budget:
             return Probe(size, idle, watch.increase, items, None)
         log.starts[0].memory_bytes = watch.increase
@@ -154,7 +159,7 @@ class Prober:
                 "it never ends."
             )
         text = str(error)
-        if "without a single `yield n`" in text or "after its first yield" in text:
+        if "without a single `yield n`" in text or "before warm-up" in text:
             return ExperimentError(f"{CALLER}: {text}\n{hint}")
         return ExperimentError(text if CALLER in text else f"{CALLER}: {text}")
 
@@ -168,10 +173,14 @@ def _find_bad_loss(block: Block) -> tuple[int, str, float] | None:
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error, or what it came from, says that memory ran out."""
     link: BaseException | None = error
     while link is not None:
         said = str(link)
-        if isinstance(link, MemoryError) or type(link).__name__ == "OutOfMemoryError":
+        if (
+            isinstance(link, (MemoryError, Overfull))
+            or type(link).__name__ == "OutOfMemoryError"
+        ):
             return True
         if isinstance(link, RuntimeError) and (
             "can't allocate memory" in said
@@ -198,23 +207,35 @@ class Overdue(BaseException):
     """Raised in the middle of a trial that takes far longer than it can."""
 
 
-@contextlib.contextmanager
-def limit_seconds(seconds: float | None) -> Generator[None, None, None]:
-    """Raise Overdue in this thread, between two lines of Python, after some seconds.
+class Overfull(BaseException):
+    """Raised in the middle of a trial that takes more memory than it may."""
 
-    A loop over an empty loader never comes to a yield, so nothing else would end it.
+
+@contextlib.contextmanager
+def guard(
+    most_seconds: float | None, is_full: Callable[[], bool] | None = None
+) -> Generator[None, None, None]:
+    """Raise Overdue or Overfull in this thread, between two lines of Python.
+
+    A loop over an empty loader never comes to a yield, and a system that runs out of
+    memory kills without a word: nothing else would end them in time.
     """
-    if seconds is None:
-        yield
-        return
-    thread = ctypes.c_ulong(threading.get_ident())
+    thread, left = ctypes.c_ulong(threading.get_ident()), threading.Event()
     throw = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    timer = threading.Timer(seconds, throw, [thread, ctypes.py_object(Overdue)])
-    timer.daemon = True
-    timer.start()
+    deadline = ticks.CLOCK.wall() + (math.inf if most_seconds is None else most_seconds)
+
+    def watch() -> None:
+        while not left.wait(_SECONDS_BETWEEN_LOOKS):
+            full = is_full is not None and is_full()
+            if full or ticks.CLOCK.wall() > deadline:
+                throw(thread, ctypes.py_object(Overfull if full else Overdue))
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     finally:
-        timer.cancel()
-        timer.join()
+        left.set()
+        watcher.join()
         throw(thread, None)  # it may be on its way

@@ -158,7 +158,7 @@ class BatchSizeTuning:
             )
         figure = figures.draw_lines(
             {
-                "line": (sizes, reckoned, None, None, "line"),
+                "line": (sizes, reckoned, None, None, "predicted"),
                 "measured": (sizes, measured, lows, highs, "measured"),
             },
             title=self.finding(),

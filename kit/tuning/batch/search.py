@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,10 +23,12 @@ _AIM = 0.965
 #: A trial near the limit aims so far below it; what is left is reckoned.
 _NEAR, _NEAR_ENOUGH = 0.93, 0.60
 _REACH = 0.98
-#: The second trial stays below this share of the memory.
-_CAREFUL = 0.5
+#: Without a forecast, the second size is at most so many times the first.
+_BLIND = 16
 #: Memory is told by so many bytes, or by this share of it, at best.
 _NOISE_BYTES, _NOISE_SHARE = 4e6, 0.02
+#: So many times the noise must memory rise to tell the growth.
+_CLEAR = 8
 #: A forecast leaves out what libraries take beside tensors: oneDNN up to 40 %.
 _FORECAST_MARGIN = 1.4
 #: A trial may take so many times longer than its size explains.
@@ -33,6 +36,8 @@ _PATIENCE, _LEAST_PATIENCE = 8.0, 30.0
 #: Sizes closer than this tell nothing new.
 _APART = 1.15
 _FAR = 64
+#: Where a size that a forecast promised is too large, this share of it is tried.
+_STEP_BACK = 0.8
 _MULTIPLE = 8
 #: Of what is free, the rest is left to others, and to what was not foreseen.
 _SHARE_OF_MACHINE, _SHARE_OF_DEVICE = 0.8, 0.98
@@ -76,10 +81,10 @@ class Search:
     def _try(self, size: int) -> None:
         before = self._fitting()
         probe = self.prober.probe(size, self.budget, self._patience(size))
+        if before and not math.isnan(probe.items) and size > before[0].size:
+            probe = self._check_items(before[0], probe)
         self.probes.append(probe)
         self.probes.sort(key=lambda p: p.size)
-        if before and not math.isnan(probe.items):
-            self._check_items(before[0], probe)
 
     def _patience(self, size: int) -> float | None:
         """Return after how many seconds a trial must have come to its first steps.
@@ -95,11 +100,14 @@ class Search:
         spent = last.trial.setup_seconds[0] + 3 * last.step_seconds
         return _LEAST_PATIENCE + _PATIENCE * spent * max(1.0, size / last.size)
 
-    def _check_items(self, small: Probe, large: Probe) -> None:
-        """Raise ExperimentError, or lower `most`, where a batch was not a full one."""
+    def _check_items(self, small: Probe, large: Probe) -> Probe:
+        """Return the trial of a batch as large as it really was, and lower `most`.
+
+        Raises ExperimentError where it was not larger than a smaller one.
+        """
         wanted = small.items * large.size / small.size
         if large.items > 0.999 * wanted:
-            return
+            return large
         if large.items <= small.items:
             raise ExperimentError(
                 f"{CALLER}: {self.prober.call(large.size)} yielded "
@@ -107,8 +115,9 @@ class Search:
                 "Yield the number of samples: len() of a batch that is a dict counts "
                 "its keys. Or is the data set as small as that?"
             )
-        per_sample = small.items / small.size
-        self.most = min(self.most, int(large.items / per_sample))
+        handled = int(large.items * small.size / small.items)
+        self.most = min(self.most, handled)
+        return dataclasses.replace(large, size=handled)
 
     def _fitting(self) -> list[Probe]:
         return [p for p in self.probes if p.memory_bytes <= self.budget]
@@ -116,124 +125,139 @@ class Search:
     def _too_large(self) -> list[Probe]:
         return [p for p in self.probes if p.memory_bytes > self.budget]
 
+    def _ceiling(self) -> float:
+        """Return the largest size that may fit, as far as trials and `most` say."""
+        return min([self.most, *(p.size - 1 for p in self._too_large())])
+
     def _choose(self) -> int | None:
         """Return the size to try next, None where no further one would tell more."""
         fitting, above = self._fitting(), self._too_large()
         if not fitting:
             smallest = above[0].size
             return max(1, smallest // 2) if smallest > 1 else None
-        ceiling = min([self.most, *(p.size - 1 for p in above)])
-        top = fitting[-1]
         if len(self.probes) == 1:
-            return self._apart(self._second_size(top), ceiling)
-        left = self._size_at(_NEAR * self.budget, careful=True)
-        if top.memory_bytes < _NEAR_ENOUGH * self.budget and not above:
-            size = self._apart(min(left, ceiling), ceiling)
-            if size is not None:
+            return self._apart(self._second_size(fitting[0]))
+        if fitting[-1].memory_bytes < _NEAR_ENOUGH * self.budget:
+            near = self._size_at(_NEAR * self.budget, careful=True)
+            if above and self.line is not None:
+                near = min(near, _STEP_BACK * above[0].size)
+            elif above:
+                near = min(near, math.sqrt(fitting[-1].size * above[0].size))
+            if (size := self._apart(near)) is not None:
                 return size
-        return self._apart(self._knee(), ceiling)
+        return self._apart(self._knee()) or self._apart(self._gap())
 
-    def _apart(self, size: float, ceiling: float) -> int | None:
+    def _apart(self, size: float) -> int | None:
         """Return a size as a whole number, None where one like it was tried."""
-        size = int(max(1.0, min(size, ceiling)))
-        near = [p for p in self.probes if 1 / _APART < p.size / size < _APART]
-        return None if near else size
+        whole = int(max(1.0, min(size, self._ceiling())))
+        near = [p for p in self.probes if 1 / _APART < p.size / whole < _APART]
+        return None if near else whole
 
     def _second_size(self, first: Probe) -> float:
         """Return a size for the second trial: the geometric middle, or what is safe."""
+        if self.line is None:
+            half = self._size_at((first.memory_bytes + self.budget) / 2, careful=True)
+            return min(half, _BLIND * first.size)
         most = self._size_at(self.budget, careful=True)
-        if self.line is not None and most > _FAR * first.size:
+        if most > _FAR * first.size:
             # A line from small sizes is reckoned again where it will be needed.
             self.line = self.forecast(int(min(most, self.most, 1e6))) or self.line
             most = self._size_at(self.budget, careful=True)
-        safe = self._size_at(_CAREFUL * self.budget, careful=True)
-        middle = math.sqrt(first.size * min(most, self.most))
-        return min(safe, middle) if self.line is not None else min(safe, self.most)
+        return math.sqrt(first.size * min(most, self.most))
 
     def _size_at(self, amount: float, *, careful: bool = False) -> float:
-        """Return the size at which memory comes to an amount, seen from the largest."""
-        top = self._fitting()[-1]
-        slope, power = self._growth(careful)
-        if power > 1:
-            return float(top.size * (amount / top.memory_bytes) ** (1 / power))
-        return float(top.size + (amount - top.memory_bytes) / slope)
+        """Return the size at which memory comes to an amount.
 
-    def _growth(self, careful: bool) -> tuple[float, float]:
-        """Return the bytes that one more sample takes, and a power where it is more.
-
-        A careful one is on the high side.
+        Seen from the largest that fitted; a careful answer is on the small side.
         """
-        fitting, above = self._fitting(), self._too_large()
-        top = fitting[-1]
-        measured = [p for p in above if p.memory_bytes < math.inf]
-        if measured:
-            pair = top, measured[0]
-        elif len(fitting) > 1:
-            pair = fitting[0], top
-        else:
-            if self.line is not None:
-                return self.line.each * (_FORECAST_MARGIN if careful else 1.0), 1.0
+        points = self._fitting()
+        points += [p for p in self._too_large() if p.memory_bytes < math.inf][:1]
+        noise = max(_NOISE_BYTES, _NOISE_SHARE * points[-1].memory_bytes)
+        top, slope = self._fitting()[-1], self._slope(points, noise, careful)
+        bend = _find_bend(points[-3:], noise)
+        if bend <= 0:
+            return float(top.size + (amount - top.memory_bytes) / slope)
+        # A parabola through the last three, from the largest that fitted.
+        before = points[points.index(top) - 1]
+        now = (top.memory_bytes - before.memory_bytes) / (top.size - before.size)
+        now += bend * (top.size - before.size)
+        rest = now**2 + 4 * bend * (amount - top.memory_bytes)
+        return top.size + (math.sqrt(max(rest, 0.0)) - now) / (2 * bend)
+
+    def _slope(self, points: list[Probe], noise: float, careful: bool) -> float:
+        """Return the bytes that one more sample takes."""
+        few, many = points[0], points[-1]
+        if points[-1] is not self._fitting()[-1]:
+            few = points[-2]
+        forecast = 0.0
+        if self.line is not None:
+            forecast = self.line.each * (_FORECAST_MARGIN if careful else 1.0)
+        if few is many and forecast:
+            return forecast
+        if few is many:
             # All that came after set-up may grow with the batch.
-            idle = 0.0 if math.isnan(top.idle_bytes) else top.idle_bytes
-            grows = max(top.memory_bytes - idle, 0.0) + _NOISE_BYTES
-            return grows / top.size, 1.0
-        few, many = pair
+            idle = 0.0 if math.isnan(few.idle_bytes) else few.idle_bytes
+            return (max(few.memory_bytes - idle, 0.0) + noise) / few.size
         risen = many.memory_bytes - few.memory_bytes
-        noise = max(_NOISE_BYTES, _NOISE_SHARE * many.memory_bytes)
-        samples = many.size - few.size
-        if self.line is not None and risen < 8 * noise:
-            return self.line.each * (_FORECAST_MARGIN if careful else 1.0), 1.0
-        slope = max(risen + (noise if careful else 0.0), noise) / samples
-        if few.memory_bytes > noise and risen > 8 * noise:
-            power = math.log(many.memory_bytes / few.memory_bytes) / math.log(
-                many.size / few.size
-            )
-            # More than in proportion: the line through both would promise too much.
-            if power > 1:
-                return slope, power
-        return slope, 1.0
+        slope = max(risen + noise * careful, noise) / (many.size - few.size)
+        return slope if risen >= _CLEAR * noise else max(slope, forecast)
 
     def _largest(self) -> int:
         """Return the largest size that fits, by the trials and the growth they show."""
-        fitting, above = self._fitting(), self._too_large()
-        top = fitting[-1]
-        far = self._size_at(_REACH * self.budget)
-        if top.memory_bytes < _NEAR_ENOUGH * self.budget:
-            far = min(far, self._size_at(_REACH * self.budget, careful=True))
-        ceiling = min([self.most, *(p.size - 1 for p in above)])
-        return max(top.size, int(min(far, ceiling)))
+        top, above = self._fitting()[-1], self._too_large()
+        if above and math.isinf(above[0].memory_bytes):
+            return top.size  # there is less memory than the budget says
+        far = self._size_at(
+            _REACH * self.budget,
+            careful=top.memory_bytes < _NEAR_ENOUGH * self.budget,
+        )
+        return max(top.size, int(min(far, self._ceiling())))
+
+    def _times(self) -> list[tuple[int, float]]:
+        """Return (size, seconds per step) of the trials, and of the largest that fits.
+
+        The largest lies on the line through the last two, where it was not tried.
+        """
+        found = [(p.size, p.step_seconds) for p in self._fitting() if p.trial]
+        largest = self._largest()
+        if len(found) > 1 and largest > found[-1][0]:
+            found.append((largest, _join(*found[-2:]).predict(largest)))
+        return found
 
     def _knee(self) -> float:
         """Return the smallest size that should reach the best throughput's share.
 
         Between two trials, seconds per step lie on the line through both.
         """
-        timed = [p for p in self._fitting() if p.trial]
-        rates = [p.size / p.step_seconds for p in timed]
-        wanted = _AIM * max(rates)
-        for index, (probe, rate) in enumerate(zip(timed, rates, strict=True)):
-            if rate < wanted:
-                continue
-            if index == 0:
-                return float(probe.size)
-            before = timed[index - 1]
-            line = _join(before, probe)
-            # b / (fixed + each b) = wanted, at b:
-            rest = 1 / wanted - line.each
-            size = line.fixed / rest if rest > 0 else probe.size
-            size = min(max(size, before.size), probe.size)
-            return _round_up(size, probe.size)
-        raise AssertionError("one of them is the best")
+        times = self._times()
+        wanted = _AIM * max(size / seconds for size, seconds in times)
+        good = [size / seconds >= wanted for size, seconds in times].index(True)
+        size = times[good][0]
+        if good == 0:
+            return float(size)
+        line = _join(times[good - 1], times[good])
+        # b / (fixed + each b) = wanted, at b:
+        rest = 1 / wanted - line.each
+        knee = line.fixed / rest if rest > 0 else size
+        return _round_up(min(max(knee, times[good - 1][0]), size), size)
+
+    def _gap(self) -> float:
+        """Return the middle of the wider gap beside the fastest trial.
+
+        A better size may hide there.
+        """
+        times = self._times()
+        rates = [size / seconds for size, seconds in times]
+        best = rates.index(max(rates))
+        sides = [times[i : i + 2] for i in (best - 1, best) if 0 <= i < len(times) - 1]
+        gaps = [(high / low, math.sqrt(low * high)) for (low, _), (high, _) in sides]
+        return max(gaps, default=(1.0, float(times[0][0])))[1]
 
     def _smallest_good(self) -> int:
         """Return the smallest size that reaches the share, tried if there is one."""
-        timed = [p for p in self._fitting() if p.trial]
-        rates = [p.size / p.step_seconds for p in timed]
-        good = [
-            p.size
-            for p, rate in zip(timed, rates, strict=True)
-            if rate >= _SHARE * max(rates)
-        ]
+        times = self._times()
+        best = max(size / seconds for size, seconds in times)
+        good = [size for size, seconds in times if size / seconds >= _SHARE * best]
         return int(min(good[0], math.ceil(self._knee())))
 
     def _conclude(self, seconds: float) -> BatchSizeTuning:
@@ -264,7 +288,7 @@ class Search:
         least = self.probes[0]
         call = self.prober.call(least.size)
         needs = (
-            "ran out of memory"
+            "ran out of memory, or had to be ended before it did"
             if math.isinf(least.memory_bytes)
             else f"takes {format_bytes(least.memory_bytes)}"
         )
@@ -283,10 +307,24 @@ def _find_budget() -> float:
     return share * available_bytes()
 
 
-def _join(few: Probe, many: Probe) -> Line:
+def _join(few: tuple[int, float], many: tuple[int, float]) -> Line:
     """Return the line of seconds per step through two trials."""
-    each = (many.step_seconds - few.step_seconds) / (many.size - few.size)
-    return Line(few.step_seconds - each * few.size, each)
+    each = (many[1] - few[1]) / (many[0] - few[0])
+    return Line(few[1] - each * few[0], each)
+
+
+def _find_bend(points: list[Probe], noise: float) -> float:
+    """Return the square term of memory over size through three trials, 0 for a line.
+
+    Only what noise cannot explain, and only upward: it bounds what may be tried.
+    """
+    if len(points) < 3:
+        return 0.0
+    (a, b, c), (x, y, z) = zip(*((p.size, p.memory_bytes) for p in points), strict=True)
+    above_line = x + (z - x) * (b - a) / (c - a) - y
+    if above_line < 2 * noise:
+        return 0.0
+    return float(((z - y) / (c - b) - (y - x) / (b - a)) / (c - a))
 
 
 def _round_up(size: float, most: int) -> float:
