@@ -26,6 +26,15 @@ An all-reduce, in closed form, and message by message on a simulated network:
 ...         for step, adds in halves]
 >>> simulate_messages(ring, 8e6, network=Network(link))
 0.01
+
+What a training step keeps, in bytes, and checkpointing, which keeps less:
+
+>>> from torch import nn, zeros
+>>> from kit.costs import predict_checkpointing, predict_step_memory
+>>> predict_step_memory(nn.Linear(9, 9), zeros(1000, 9)).activations
+36000
+>>> predict_checkpointing(100, layer_bytes=1.0, boundary_bytes=1.0).activations
+20.0
 """
 
 from kit.costs.all_reduce import find_crossover, fit_link, predict_all_reduce
@@ -33,6 +42,12 @@ from kit.costs.data_parallel import predict_data_parallel
 from kit.costs.line import Line, fit_line
 from kit.costs.links import LINKS, Link
 from kit.costs.loader import predict_loader
+from kit.costs.memory import (
+    Checkpointing,
+    StepMemory,
+    predict_checkpointing,
+    predict_step_memory,
+)
 from kit.costs.network import (
     Message,
     Network,
@@ -43,17 +58,21 @@ from kit.costs.network import (
 
 __all__ = [
     "LINKS",
+    "Checkpointing",
     "Line",
     "Link",
     "Message",
     "Network",
+    "StepMemory",
     "count_messages",
     "find_crossover",
     "fit_line",
     "fit_link",
     "predict_all_reduce",
+    "predict_checkpointing",
     "predict_data_parallel",
     "predict_loader",
+    "predict_step_memory",
     "simulate_crossover",
     "simulate_messages",
 ]
