@@ -718,3 +718,91 @@ def test_a_text_table_lines_its_columns_up():
         "two      1,578  no",
     ]
     assert figures.text_table(["a", "b"], []) == "a  b"
+
+
+# ---------------------------------------------------------------- stacks
+
+
+def draw_step_memory(**changes):
+    given = {
+        "positions": range(6),
+        "values": {
+            "parameters": [40] * 6,
+            "optimizer state": [80] * 6,
+            "gradients": [0, 0, 0, 20, 40, 0],
+            "activations": [0, 100, 200, 100, 0, 0],
+        },
+        "title": "A step keeps most at the end of its forward pass",
+        "xlabel": "where in the step",
+        "ylabel": "MB",
+        "regions": [(0, 2, "forward"), (2, 4, "backward"), (4, 5, "optimizer")],
+        "marks": {"predicted": 325},
+    }
+    given |= changes
+    return figures.draw_stack(given.pop("positions"), given.pop("values"), **given)
+
+
+def test_bands_lie_on_top_of_each_other():
+    axes = axes_of(draw_step_memory())
+    ends = []
+    for band in axes.collections:
+        (path,) = band.get_paths()
+        corners = path.vertices
+        at_peak = corners[corners[:, 0] == 2][:, 1]
+        ends.append((at_peak.min(), at_peak.max()))
+    assert ends == [(0, 40), (40, 120), (120, 120), (120, 320)]
+    (total,) = (line for line in axes.lines if line.get_label() == "total")
+    assert list(total.get_ydata()) == [120, 220, 320, 240, 160, 120]
+
+
+def test_bands_differ_by_hatch_and_carry_their_names():
+    figure = draw_step_memory()
+    bands = axes_of(figure).collections
+    assert len({band.get_hatch() for band in bands}) == len(bands) == 4
+    texts = texts_of(figure)
+    assert {"parameters", "optimizer state", "gradients", "activations"} <= set(texts)
+    assert {"forward", "backward", "optimizer", "peak 320", "predicted 325"} <= {
+        text.replace("\n", " ") for text in texts
+    }
+
+
+def test_a_stack_is_told_in_words():
+    alt = draw_step_memory(format=lambda value: f"{value:g} MB").alt
+    assert "At most 320 MB, at 2: parameters 40 MB; optimizer state 80 MB" in alt
+    assert "predicted: 325 MB" in alt
+    assert "From 2 to 4: backward" in alt
+    assert "activations: 0 MB first, 200 MB at 2, 0 MB last" in alt
+
+
+@pytest.mark.parametrize("peak", [0, 3, 5])
+@pytest.mark.parametrize("thin", [0, 1e-3, 1])
+def test_every_text_of_a_stack_is_on_the_card_and_none_on_another(peak, thin):
+    amounts = [40] * 6
+    amounts[peak] = 300
+    values = {"a long name of a band": amounts, "thin": [thin] * 6, "flat": [60] * 6}
+    figure = draw_step_memory(values=values, marks={"predicted total": 410})
+    figures.to_png(figure)
+    boxes = [t.get_window_extent() for t in axes_of(figure).texts]
+    card = figure.bbox
+    for box in boxes:
+        assert card.x0 <= box.x0 < box.x1 <= card.x1
+        assert card.y0 <= box.y0 < box.y1 <= card.y1
+    for one, other in itertools.combinations(boxes, 2):
+        assert not one.overlaps(other)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"positions": range(5)}, "parameters: 6 amounts at 5 positions"),
+        ({"positions": [0, 1, 1, 2, 3, 4]}, "beyond the one before"),
+        ({"positions": [0], "values": {"a": [1]}}, "two or more"),
+        ({"values": {}}, "0 bands"),
+        ({"values": {str(n): [1] * 6 for n in range(7)}}, "7 bands"),
+        ({"values": {"a": [1, 2, 3, 4, 5, NAN]}}, "a: an amount is negative"),
+        ({"values": {"a": [1, 2, 3, 4, 5, -1]}}, "a: an amount is negative"),
+    ],
+)
+def test_what_no_stack_can_show_is_an_error(bad, said):
+    with pytest.raises(ValueError, match=said):
+        draw_step_memory(**bad)

@@ -23,6 +23,7 @@ from kit.figures.numbers import (
 )
 from kit.figures.phases import format_saving
 from kit.figures.pictures import Picture, show, to_html, to_png
+from kit.figures.stacks import draw_stack
 from kit.figures.steps import draw_step
 from kit.figures.tables import (
     html_card,
@@ -48,6 +49,7 @@ __all__ = [
     "draw_distribution",
     "draw_lines",
     "draw_messages",
+    "draw_stack",
     "draw_step",
     "draw_steps",
     "draw_timeline",
