@@ -23,7 +23,9 @@ _LOOKS = [
     PHASE_LOOKS[phase]
     for phase in ("forward", "copies", "optimizer", "backward", "sync", "communication")
 ]
-_LINE = 0.2  # inches that a label needs
+_LINE = 0.19  # inches that a label needs
+#: Behind words, so that no line runs through them.
+_PAPER = {"facecolor": COLOURS["card"], "edgecolor": "none", "pad": 1}
 
 
 @alone()
@@ -111,7 +113,7 @@ def _draw_regions(axes: Axes, regions: Sequence[tuple[float, float, str]]) -> No
     for start, stop, text in regions:
         look = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "top"}
         place = ((start + stop) / 2, 1)
-        cards.write(axes, text, place, (0, -4), role="muted", **look)
+        cards.write(axes, text, place, (0, -4), role="muted", bbox=_PAPER, **look)
         if start > axes.get_xlim()[0]:
             axes.axvline(start, color=COLOURS["muted"], lw=0.8, ls=(0, (2, 3)))
 
@@ -139,20 +141,20 @@ def _write_on(
     ceiling: Sequence[float],
     look: tuple[str, str, str],
 ) -> bool:
-    """Write a name where its band is thickest; return whether it has room there."""
-    thick = [high - low for low, high in zip(floor, ceiling, strict=True)]
-    wide = [i for i, x in enumerate(thick) if x >= 0.8 * max(thick)]
-    middle = wide[len(wide) // 2]
-    box = axes.get_window_extent()
-    per_inch = axes.get_figure().dpi
-    high = thick[middle] / axes.get_ylim()[1] * box.height / per_inch
-    if high < _LINE or not max(thick):
+    """Write a name where its band leaves most room; return whether that is enough."""
+    box, dpi = axes.get_window_extent(), axes.get_figure().dpi
+    across = (xs[-1] - xs[0]) / (box.width / dpi)  # of an inch
+    half = (cards.measure_widest([name]) / 2 + 0.08) * across
+    room, x, y = 0.0, xs[0], 0.0
+    for step in range(65):
+        at = xs[0] + half + (xs[-1] - xs[0] - 2 * half) * step / 64
+        under = [at - half, *(x for x in xs if abs(x - at) < half), at + half]
+        low = max(_interpolate(x, xs, floor) for x in under)
+        high = min(_interpolate(x, xs, ceiling) for x in under)
+        if high - low > room * (1 + 1e-9):
+            room, x, y = high - low, at, (low + high) / 2
+    if room / axes.get_ylim()[1] * box.height / dpi < _LINE:
         return False
-    half = cards.measure_widest([name]) / 2 + 0.08
-    half *= (xs[-1] - xs[0]) / (box.width / per_inch)
-    x = min(max(xs[middle], xs[0] + half), xs[-1] - half)
-    # Between two positions a band goes straight, and so does its middle.
-    y = _interpolate(x, xs, [(a + b) / 2 for a, b in zip(floor, ceiling, strict=True)])
     fill, words, _ = look
     behind = {"facecolor": fill, "edgecolor": "none", "pad": 1.5}
     cards.write(axes, name, (x, y), role=words, ha="center", bbox=behind)
@@ -171,7 +173,7 @@ def _mark_peak(axes: Axes, x: float, total: float, text: str) -> None:
     low, high = axes.get_xlim()
     share = (x - low) / (high - low)
     side = "left" if share < 0.15 else "right" if share > 0.85 else "center"
-    cards.write(axes, f"peak {text}", (x, total), (0, 13), ha=side)
+    cards.write(axes, f"peak {text}", (x, total), (0, 13), ha=side, bbox=_PAPER)
 
 
 def _tell(
