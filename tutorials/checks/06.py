@@ -51,7 +51,7 @@ def accumulate_tokens(accumulate_tokens):
         )
         assert torch.allclose(found, wanted, rtol=1e-3, atol=1e-6), (
             f"{case}: the gradient is {_off(found, wanted):.0%} off. The whole batch "
-            f"has {int((targets >= 0).sum())} targets that count: what is a part's share?"
+            f"has {int((targets >= 0).sum())} targets that count: what is a share?"
         )
         accumulate_tokens(model, inputs, targets, parts)
         assert torch.allclose(_gradient(model, case), 2 * wanted, 1e-3, 1e-6), (
@@ -199,8 +199,8 @@ def make_batches(make_batches):
         assert share <= 0.2, f"{case}: {share:.0%} of the places are padding"
         full = sum(lengths) / tokens
         assert len(batches) <= 1.3 * full + 2, (
-            f"{case}: {len(batches)} batches, where {full:.1f} full ones would hold all "
-            "texts: join small ones"
+            f"{case}: {len(batches)} batches, where {full:.1f} full ones would hold "
+            "all texts: join small ones"
         )
         longest = [max(lengths[i] for i in batch) for batch in batches]
         assert longest not in (sorted(longest), sorted(longest)[::-1]), (
