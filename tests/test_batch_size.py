@@ -280,6 +280,14 @@ def test_other_nets_can_be_reckoned_too(make_net, shape):
     assert found.each > 0
 
 
+def test_a_net_can_be_moved_to_a_device():
+    def moved():
+        return wide().to("cpu").float()
+
+    plain = reckon(make_train(wide, (256,)), 256)
+    assert reckon(make_train(moved, (256,)), 256) == plain
+
+
 def test_a_step_that_reads_a_value_has_no_forecast():
     def train(*, batch_size=4):
         net = nn.Linear(8, 8)

@@ -50,6 +50,7 @@ def _track(experiment: Experiment, knobs: Mapping[str, object]) -> int | None:
             warnings.catch_warnings(action="ignore"),
             guard(_MOST_SECONDS),
             FakeTensorMode(),
+            _aliases(),
             counted,
         ):
             generator, steps = experiment.start(knobs), 0
@@ -64,6 +65,32 @@ def _track(experiment: Experiment, knobs: Mapping[str, object]) -> int | None:
                 generator.close()
         snapshot.restore(outside)
     return max(counted.peak.values(), default=None)
+
+
+def _aliases() -> Any:
+    """Return a mode in which a parameter that is moved to where it is gets an alias.
+
+    Modules swap fake parameters for what `to` and the like return, and cannot swap one
+    for itself: `net.to(device)` would end every forecast.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Aliases(TorchFunctionMode):
+        def __torch_function__(
+            self,
+            function: Callable[..., Any],
+            types: Any,
+            args: Any = (),
+            kwargs: Any = None,
+        ) -> Any:
+            result = function(*args, **(kwargs or {}))
+            moved = isinstance(result, torch.nn.Parameter) and args
+            if moved and result is args[0] and not torch.is_grad_enabled():
+                return result.detach()
+            return result
+
+    return Aliases()
 
 
 def _counter() -> Any:
