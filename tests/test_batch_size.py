@@ -382,6 +382,21 @@ def test_running_out_of_memory_is_caught_and_its_tensors_go(smoke, monkeypatch):
     assert not held
 
 
+def test_two_that_do_not_fit_are_told_where_one_is_refused(smoke):
+    def train(*, batch_size=2):
+        if batch_size == 1:
+            raise ValueError("Expected more than 1 value per channel")
+        while True:
+            torch.empty(10**15)
+            yield batch_size
+
+    refused(
+        lambda: find_batch_size(train, memory=100 * MB),
+        "train(batch_size=2) ran out of memory",
+        "No batch fits",
+    )
+
+
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("[enforce fail] can't allocate memory: 8")]
 )

@@ -80,7 +80,12 @@ class Search:
 
     def _try(self, size: int) -> None:
         before = self._fitting()
-        probe = self.prober.probe(size, self.budget, self._patience(size))
+        try:
+            probe = self.prober.probe(size, self.budget, self._patience(size))
+        except ExperimentError as error:
+            if self.probes and not before:  # batch norm refuses a batch of one
+                raise self._does_not_fit() from error
+            raise
         if before and not math.isnan(probe.items) and size > before[0].size:
             probe = self._check_items(before[0], probe)
         self.probes.append(probe)
