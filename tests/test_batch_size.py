@@ -3,6 +3,8 @@
 import copy
 import dataclasses
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -99,6 +101,7 @@ def true_largest(prober, budget):
 
 
 MEMORY = {
+    "an embedding and tiny samples": line(183 * MB, 0.006 * MB),
     "mostly activations": line(30 * MB, 15 * MB),
     "mostly parameters": line(600 * MB, 9 * MB),
     "tiny samples": line(20 * MB, 0.15 * MB),
@@ -331,6 +334,30 @@ def test_four_real_trials_find_what_fits(smoke):
     # allocator needs up to twice as much as the tensors do.
     assert 0.4 <= found.largest * 2 * 8192 * 4 / ((400 - 4) * MB) <= 1.3
     assert found.forecast is not None
+
+
+def test_a_first_call_is_not_charged_for_loading_pytorch():
+    code = (
+        "import torch, kit.tuning; torch.set_num_threads(1)\n"
+        "def train(*, batch_size=2):\n"
+        "    net = torch.nn.Linear(512, 512).to('cpu')\n"
+        "    adam = torch.optim.Adam(net.parameters())\n"
+        "    while True:\n"
+        "        for p in net.parameters(): p.grad = None\n"
+        "        net(torch.zeros(batch_size, 512)).sum().backward()\n"
+        "        adam.step()\n"
+        "        yield batch_size\n"
+        "found = kit.tuning.find_batch_size(train, memory=4e8, most=4, seconds=0.2)\n"
+        "print(found.trials[0].peak_memory_bytes, found.forecast is None)\n"
+    )
+    # Without a forecast, too, which would load most of it.
+    for more in ("", "kit.tuning.batch.finder.forecast_memory = lambda *_: None\n"):
+        script = code.replace("found =", more + "found =")
+        command = [sys.executable, "-c", script]
+        told = subprocess.run(command, capture_output=True, text=True, check=True)
+        peak, unknown = told.stdout.split()
+        assert int(peak) < 40 * MB
+        assert unknown == str(bool(more))
 
 
 def test_what_the_reader_has_stays_bit_for_bit(smoke):

@@ -11,7 +11,7 @@ from kit.costs import Line
 from kit.figures import format_value
 from kit.progress import Progress
 from kit.tuning.batch.forecast import forecast_memory
-from kit.tuning.batch.probe import CALLER, Prober
+from kit.tuning.batch.probe import CALLER, Prober, rehearse
 from kit.tuning.batch.result import BatchSizeTuning
 from kit.tuning.batch.search import MOST_TRIALS, Search
 
@@ -68,7 +68,7 @@ def find_batch_size(
                 progress.doing = f"reckoning memory at {knob}={size}"
                 return forecast_memory(resolved, rest, knob, size)
 
-            # Before any trial: PyTorch loads some of itself only when it is needed.
+            rehearse()
             line = forecast(_FORECAST_AT)
             prober = Prober(resolved, rest, knob, seconds / MOST_TRIALS, progress)
             search = Search(prober, forecast, memory, float(most or math.inf), line)

@@ -18,6 +18,8 @@ from kit.tuning.batch.probe import Overdue, guard
 #: An optimizer makes its state at the end of the first step.
 _STEPS = 2
 _MOST_SECONDS = 20.0
+#: Where so few samples take less than the update of the weights, more are tried.
+_FACTORS = 1, 32, 1024
 
 
 def forecast_memory(
@@ -31,13 +33,20 @@ def forecast_memory(
     """
     if SharedObjects(experiment, knobs).names:
         return None
-    half = max(1, size // 2)
-    size = max(size, half + 1)
-    few = _track(experiment, {**knobs, knob: half})
-    many = _track(experiment, {**knobs, knob: size}) if few else None
-    if few is None or many is None or not 0 < few < many:
+    # What fake tensors load at their first use leaves them as they cannot be moved, so
+    # `net.to(device)` fails once in a process.
+    first = _track(experiment, {**knobs, knob: size})
+    if first is None and _track(experiment, {**knobs, knob: size}) is None:
         return None
-    return fit_line([half, size], [few, many])
+    for factor in _FACTORS:
+        half = max(1, factor * size // 2)
+        sizes = half, max(factor * size, half + 1)
+        few, many = (_track(experiment, {**knobs, knob: b}) for b in sizes)
+        if few is None or many is None:
+            return None
+        if 0 < few < many:
+            return fit_line(sizes, [few, many])
+    return None
 
 
 def _track(experiment: Experiment, knobs: Mapping[str, object]) -> int | None:

@@ -164,6 +164,25 @@ class Prober:
         return ExperimentError(text if CALLER in text else f"{CALLER}: {text}")
 
 
+def rehearse() -> None:
+    """Take steps of a tiny net, of nobody's: PyTorch loads much of itself at first use.
+
+    Else the first trial would be charged for it, with a hundred megabytes and more.
+    """
+    import torch
+    from torch import nn
+
+    with torch.enable_grad():
+        layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(288, 4)
+        net = nn.Sequential(*layers)
+        for optimizer in (
+            torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
+            torch.optim.Adam(net.parameters()),
+        ):
+            net(torch.zeros(2, 3, 8, 8)).sum().backward()
+            optimizer.step()
+
+
 def _find_bad_loss(block: Block) -> tuple[int, str, float] | None:
     for step, metrics in block.metrics:
         for name, value in metrics.items():

@@ -21,7 +21,7 @@ _SHARE = 0.95
 #: A size that is to reach it aims a little higher, since times scatter.
 _AIM = 0.965
 #: A trial near the limit aims so far below it; what is left is reckoned.
-_NEAR, _NEAR_ENOUGH = 0.93, 0.60
+_NEAR, _NEAR_ENOUGH = 0.93, 0.50
 _REACH = 0.98
 #: Without a forecast, the second size is at most so many times the first.
 _BLIND = 16
@@ -35,7 +35,7 @@ _FORECAST_MARGIN = 1.4
 _PATIENCE, _LEAST_PATIENCE = 8.0, 30.0
 #: Sizes closer than this tell nothing new.
 _APART = 1.15
-_FAR = 64
+_FAR, _MUCH = 64, 1.5
 #: Where a size that a forecast promised is too large, this share of it is tried.
 _STEP_BACK = 0.8
 _MULTIPLE = 8
@@ -142,7 +142,7 @@ class Search:
             return max(1, smallest // 2) if smallest > 1 else None
         if len(self.probes) == 1:
             return self._apart(self._second_size(fitting[0]))
-        if fitting[-1].memory_bytes < _NEAR_ENOUGH * self.budget:
+        if not self._is_near():
             near = self._size_at(_NEAR * self.budget, careful=True)
             if above and self.line is not None:
                 near = min(near, _STEP_BACK * above[0].size)
@@ -151,6 +151,12 @@ class Search:
             if (size := self._apart(near)) is not None:
                 return size
         return self._apart(self._knee()) or self._apart(self._gap())
+
+    def _is_near(self) -> bool:
+        """Return whether the largest trial used most of what the smallest left."""
+        fitting = self._fitting()
+        least, most = fitting[0].memory_bytes, fitting[-1].memory_bytes
+        return most - least >= _NEAR_ENOUGH * (self.budget - least)
 
     def _apart(self, size: float) -> int | None:
         """Return a size as a whole number, None where one like it was tried."""
@@ -212,10 +218,7 @@ class Search:
         top, above = self._fitting()[-1], self._too_large()
         if above and math.isinf(above[0].memory_bytes):
             return top.size  # there is less memory than the budget says
-        far = self._size_at(
-            _REACH * self.budget,
-            careful=top.memory_bytes < _NEAR_ENOUGH * self.budget,
-        )
+        far = self._size_at(_REACH * self.budget, careful=not self._is_near())
         return max(top.size, int(min(far, self._ceiling())))
 
     def _times(self) -> list[tuple[int, float]]:
@@ -259,11 +262,15 @@ class Search:
         return max(gaps, default=(1.0, float(times[0][0])))[1]
 
     def _smallest_good(self) -> int:
-        """Return the smallest size that reaches the share, tried if there is one."""
+        """Return the smallest size that reaches the share of the best rate.
+
+        One that was tried, unless another should do that is much smaller.
+        """
         times = self._times()
         best = max(size / seconds for size, seconds in times)
-        good = [size for size, seconds in times if size / seconds >= _SHARE * best]
-        return int(min(good[0], math.ceil(self._knee())))
+        tried = next(b for b, seconds in times if b / seconds >= _SHARE * best)
+        knee = math.ceil(self._knee())
+        return tried if tried < _MUCH * knee else knee
 
     def _conclude(self, seconds: float) -> BatchSizeTuning:
         fitting = self._fitting()
