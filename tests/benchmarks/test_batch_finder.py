@@ -12,6 +12,7 @@ card's memory, and errors are real ones.
 """
 
 import concurrent.futures
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -76,26 +77,33 @@ CASES = {case.name: case for case in make_cases()}
 def table():
     """Find the truth of each model and ask everybody; print and return the rows."""
     print(f"\n{kit.this_machine()}\n")
-    begun = time.perf_counter()
-    with Nursery() as nursery:
-        # Memory is the process's own, so peers may be at work beside: on a second core.
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(ask_peers)
-            if CUDA or (kit.this_machine().cores or 1) < 2:
-                asked.result()
-            truths = {name: find_truth(nursery, CASES[name]) for name in CASES}
-            print(f"true memory: {time.perf_counter() - begun:.0f} s", flush=True)
-            others, missing = asked.result()
-        print(f"peers: {time.perf_counter() - begun:.0f} s", flush=True)
-        rows = []
-        for name, truth in truths.items():
-            rows.append(make_row(CASES[name], truth, nursery, others.get(name, {})))
+    begun, rows = time.perf_counter(), []
+    with contextlib.ExitStack() as stack:
+        nursery = stack.enter_context(Nursery())
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        missing = install_peers(folder)
+        peers = None if missing else stack.enter_context(Nursery(folder))
+        for case in CASES.values():
+            truth, others = look_around(case, nursery, peers)
+            rows.append(make_row(case, truth, nursery, others))
             describe(rows[-1])
     print("\n" + summarise(rows))
     print("\n" + (missing or compare_peers(rows)))
     print("\n" + judge(rows))
     print(f"\nall of it: {(time.perf_counter() - begun) / 60:.1f} min")
     return rows, missing
+
+
+def look_around(case, nursery, peers):
+    """Return the truth about a model's memory, and what each peer says of it.
+
+    Memory is a process's own, so the peers are at work beside where a core is free.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        others = pool.submit(ask_all, peers, case.name)
+        if CUDA or (kit.this_machine().cores or 1) < 2:
+            others.result()
+        return find_truth(nursery, case), others.result()
 
 
 class Truth(NamedTuple):
@@ -111,9 +119,7 @@ def find_truth(nursery, case):
     def measure(size):
         peaks[size] = nursery.must("measure_peak", name=case.name, size=size)
 
-    limit = case.budget
-    if CUDA:
-        limit = torch.cuda.get_device_properties(0).total_memory
+    limit = nursery.must("find_free_bytes") if CUDA else case.budget
     peaks = {}
     measure(4)
     measure(16)
@@ -148,17 +154,9 @@ def propose_size(peaks, limit, low, high):
     return size if low < size < high else middle
 
 
-def ask_peers():
-    """Return what each peer said of each model; or why they were not asked."""
-    with tempfile.TemporaryDirectory() as folder:
-        missing = install_peers(folder)
-        if missing:
-            return {}, missing
-        with Nursery(folder) as nursery:
-            return {name: ask_all(nursery, name) for name in CASES}, ""
-
-
 def ask_all(nursery, name):
+    if nursery is None:
+        return {}
     budget = None if CUDA else CASES[name].budget
     return {
         peer: nursery.ask(task, name=name, budget=budget, **more)
@@ -223,9 +221,12 @@ def uses_too_much(row):
 def errors_of(row):
     """Return the relative errors of predicted memory at sizes that were not tried."""
     found, (maximum, peaks) = row["found"], row["truth"]
+    sizes = {4, 16, maximum // 2, maximum} - {*found["fitted"]}
+    sizes = sorted(size for size in sizes if size <= maximum)
+    if found["memory"] is None:  # it predicts nothing
+        return [math.inf] * len(sizes)
     line = Line(*found["memory"])
-    sizes = {4, 16, maximum // 2, maximum} - {*found["tried"]}
-    return [line.predict(s) / peaks[s] - 1 for s in sorted(sizes) if s <= maximum]
+    return [line.predict(size) / peaks[size] - 1 for size in sizes]
 
 
 def describe(row):
@@ -270,8 +271,12 @@ def line_of(row):
         str(found["trials"]),
         str(len(found["tried"])),
         f"{found['seconds']:.0f} s",
-        " ".join(f"{error:+.0%}" for error in errors_of(row)),
+        " ".join(map(error_text, errors_of(row))),
     )
+
+
+def error_text(error):
+    return "none" if math.isinf(error) else f"{error:+.0%}"
 
 
 def compare_peers(rows):
@@ -427,6 +432,8 @@ class Nursery:
         more = ["pytorch_lightning", "accelerate.utils"] if peers else []
         code = "import sys, test_batch_finder; test_batch_finder.serve(sys.argv[1:])"
         environment = {k: v for k, v in os.environ.items() if k != "KIT_SMOKE"}
+        # Else a look for a GPU would use CUDA, and forks of this could not.
+        environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         environment["PYTHONPATH"] = os.pathsep.join(map(str, folders))
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, *more],
@@ -519,6 +526,10 @@ class Peak:
             raise RuntimeError(NO_MEMORY)
 
 
+def find_free_bytes():
+    return torch.cuda.mem_get_info()[0]
+
+
 def run_steps(start, size, after_step=lambda: None):
     steps = start(batch_size=size)
     try:
@@ -580,11 +591,11 @@ def ask_finder(name, budget):
     return {
         "size": tuning.batch_size,
         "largest": tuning.largest,
-        "trials": len(tuning.trials),
+        "trials": len(tuning.trials) + len(tuning.too_large),
         "tried": tried,
         "seconds": time.perf_counter() - begun,
-        "memory": list(tuning.memory),
-        "time": list(tuning.time),
+        "fitted": [trial.knobs["batch_size"] for trial in tuning.trials],
+        "memory": tuning.memory,
     }
 
 
@@ -594,11 +605,10 @@ def ask_accelerate(name, budget):
 
     start, tried = CASES[name].make_experiment(), []
     run_steps(start, 2)
-    peak = Peak()
 
     def train(batch_size):
         tried.append(batch_size)
-        peak.reset()
+        peak = Peak()  # what earlier trials left in pieces is not charged to this one
         run_steps(start, batch_size, lambda: peak.check(budget))
         return batch_size
 
