@@ -147,10 +147,12 @@ def propose_size(peaks, limit, low, high):
     # From the smallest on, so that small unevenness near the limit matters little.
     each = (peaks[near] - peaks[known[0]]) / (near - known[0])
     meets = near + (limit - peaks[near]) / each
-    high = high or 8 * low
     # Beyond it as seen from the nearer bound, so that both bounds close in.
-    beyond = RESOLUTION / 2 * (1 if meets - low < high - meets else -1)
+    nearer_low = high is None or meets - low < high - meets
+    beyond = RESOLUTION / 2 * (1 if nearer_low else -1)
     size = round(meets * (1 + beyond))
+    if high is None:
+        return max(low + 1, min(size, 32 * low))  # the first points are small
     return size if low < size < high else middle
 
 
@@ -576,7 +578,7 @@ def time_some(start, size):
 
 
 def ask_finder(name, budget):
-    """Ask `find_batch_size`, as the first thing that this process does."""
+    """Ask `find_batch_size`, in a process as warm as those that tell the truth."""
     from kit.tuning import find_batch_size
 
     train, tried = CASES[name].make_experiment(), []
@@ -586,6 +588,7 @@ def ask_finder(name, budget):
         tried.append(batch_size)
         yield from train(batch_size=batch_size)
 
+    run_steps(train, 2)
     begun = time.perf_counter()
     tuning = find_batch_size(counted, memory=budget)
     return {
