@@ -260,6 +260,17 @@ def test_the_vertical_axis_begins_at_zero():
     assert axes_of(draw_three()).get_ylim()[0] == 0
 
 
+def test_an_axis_of_bytes_is_written_in_units_of_them():
+    series = {"measured": ([1, 2], [0, 150e6], None, None, "measured")}
+    figure = figures.draw_lines(
+        series, title="T", xlabel="x", ylabel="bytes of peak memory"
+    )
+    figure.canvas.draw()
+    told = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert "100 MB" in told
+    assert not any("e+" in text or "," in text for text in told)
+
+
 def test_ticks_are_the_measured_positions():
     figure = draw_three(logx=True)
     assert axes_of(figure).get_xticks().tolist() == [1, 2, 4]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kit.figures.numbers import is_known
+from kit.figures.numbers import format_bytes, is_known
 from kit.figures.theme import COLOURS
 
 if TYPE_CHECKING:
@@ -67,6 +67,11 @@ def write_rows(rows: Sequence[Row], write: Callable[[float], str]) -> str:
 def write_tick(value: float, _: Any = None) -> str:
     """Write a number on an axis."""
     return f"{value:,.6g}".replace("-", "−")
+
+
+def write_bytes(value: float, _: Any = None) -> str:
+    """Write an amount of memory on an axis."""
+    return format_bytes(value)
 
 
 def wrap(text: str, inches: float, size: float = 10, weight: str = "normal") -> str:
@@ -134,8 +139,10 @@ def label_axes(axes: Axes, xlabel: str, ylabel: str, *, grid: str) -> None:
     axes.set_ylabel(ylabel, labelpad=8, **style_text(10, "muted"))
     axes.grid(axis=grid, color=COLOURS["grid"], lw=0.8, ls="-")
     axes.tick_params(length=0, which="both", pad=6)
-    for axis in [axes.xaxis, axes.yaxis] if grid == "y" else [axes.xaxis]:
-        axis.set_major_formatter(write_tick)
+    numbers = [(axes.xaxis, xlabel), (axes.yaxis, ylabel)]
+    for axis, label in numbers if grid == "y" else numbers[:1]:
+        in_bytes = label.startswith("bytes")
+        axis.set_major_formatter(write_bytes if in_bytes else write_tick)
         look = {"labelcolor": COLOURS["muted"], "labelfontfamily": _FONT}
         axis.set_tick_params(labelsize=9.5, **look)
     axes.minorticks_off()

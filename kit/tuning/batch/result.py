@@ -150,7 +150,7 @@ class BatchSizeTuning:
             reckoned = [
                 self.memory.predict(size) if self.memory else math.nan for size in sizes
             ]
-            label = "peak memory, bytes"
+            label = "bytes of peak memory"
         else:
             raise ValueError(
                 f"plot(): of={of!r} is neither 'items_per_second' nor "
