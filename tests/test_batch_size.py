@@ -560,6 +560,36 @@ def test_another_knob_can_be_the_size(smoke):
     assert found.largest == 500
 
 
+def test_a_trial_is_ended_before_memory_runs_out():
+    def train(*, batch_size=2):
+        kept = []
+        while True:
+            if batch_size > 2:  # a hundred times what the budget allows, bit by bit
+                for _ in range(100):
+                    kept.append(torch.ones(5 * MB))
+            yield batch_size
+
+    watched = kit.machine.memory.MemoryWatch()
+    with watched:
+        found = find_batch_size(train, memory=30 * MB, most=64, seconds=0.2)
+    assert found.largest == 2
+    assert set(found.too_large.values()) == {math.inf}
+    assert watched.increase < 1000 * MB
+
+
+def test_the_memory_of_the_host_is_not_guarded_where_a_device_computes(monkeypatch):
+    monkeypatch.setattr(devices, "in_use", lambda: True)
+
+    def train(*, batch_size=2):
+        while True:
+            torch.ones(20 * MB if batch_size > 2 else 1)
+            yield batch_size
+
+    found = find_batch_size(train, memory=30 * MB, most=4, seconds=0.2)
+    assert found.largest == 2
+    assert 60 * MB < found.too_large[4] < 120 * MB
+
+
 def test_without_a_budget_most_of_what_is_free_may_be_used(smoke, monkeypatch):
     def train(*, batch_size=4):
         while True:

@@ -164,6 +164,14 @@ def initialised() -> Iterator[Accelerator]:
         yield MetalAccelerator()
 
 
+def in_use() -> bool:
+    """Return whether this process uses an accelerator, as far as can be told."""
+    return any(
+        device.now() > 0 if isinstance(device, MetalAccelerator) else True
+        for device in initialised()
+    )
+
+
 def synchronize() -> None:
     """Wait for every accelerator that this process has initialised."""
     for accelerator in initialised():

@@ -85,10 +85,15 @@ class Prober:
         self.tried += 1
         most_bytes = min(_OVER * budget, _SHARE_OF_FREE * available_bytes())
         self.progress.doing = f"trying {self.call(size)}"
+
+        def is_full() -> bool:
+            # A device says so itself; only the machine's memory ends without a word.
+            return watch.highest > most_bytes and not devices.in_use()
+
         idle, failed = math.nan, None
         with contextlib.closing(stage):
             try:
-                with watch, guard(most_seconds, lambda: watch.highest > most_bytes):
+                with watch, guard(most_seconds, is_full):
                     run.open()
                     idle = watch.rise()
                     for _ in range(_STEPS_IN_FULL):
