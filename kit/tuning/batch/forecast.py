@@ -33,15 +33,14 @@ def forecast_memory(
     """
     if SharedObjects(experiment, knobs).names:
         return None
-    # What fake tensors load at their first use leaves them as they cannot be moved, so
-    # `net.to(device)` fails once in a process.
-    first = _track(experiment, {**knobs, knob: size})
-    if first is None and _track(experiment, {**knobs, knob: size}) is None:
-        return None
     for factor in _FACTORS:
         half = max(1, factor * size // 2)
         sizes = half, max(factor * size, half + 1)
-        few, many = (_track(experiment, {**knobs, knob: b}) for b in sizes)
+        # What fake tensors load at their first use leaves them as they cannot be moved,
+        # so `net.to(device)` fails once in a process.
+        few = _track(experiment, {**knobs, knob: half})
+        few = few or _track(experiment, {**knobs, knob: half})
+        many = _track(experiment, {**knobs, knob: sizes[1]}) if few else None
         if few is None or many is None:
             return None
         if 0 < few < many:
