@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import kit
-from kit.costs import Line, fit_line
+from kit.costs import Line
 from kit.machine import devices
 from kit.tuning import find_batch_size
 from kit.tuning.batch import forecast, probe, search
@@ -611,8 +611,3 @@ def test_without_a_budget_most_of_what_is_free_may_be_used(smoke, monkeypatch):
     monkeypatch.setattr(devices, "EXTRA", [Card()])
     found = find_batch_size(train, most=64, seconds=0.1)
     assert found.budget_bytes == pytest.approx(0.98e9)
-
-
-def test_fit_and_find_agree():
-    fitted = fit_line([2, 8], [30 * MB, 60 * MB])
-    assert fitted.find_size(1000 * MB) == pytest.approx(196)

@@ -147,7 +147,7 @@ class LocalLife:
             with self._around.enter_last():
                 # Only the one that raised: workers of the other are still suspended.
                 if because is not None and generator.gi_frame is None:
-                    _let_go(because)
+                    let_go(because)
                 generator.close()
         except (KeyboardInterrupt, ExperimentError):
             raise
@@ -171,12 +171,12 @@ class LocalLife:
         processes.end(left)
 
 
-def _let_go(error: BaseException) -> None:
-    """Clear the frames of a traceback: they hold the loader, which holds its workers.
+def let_go(error: BaseException | None) -> None:
+    """Clear the frames behind an error: they hold its tensors, and loaders' workers.
 
-    Left to the garbage collector, shutting them down takes seconds.
+    Left to the garbage collector, shutting workers down takes seconds; those that are
+    forked later would inherit them.
     """
-    link: BaseException | None = error
-    while link is not None:
-        traceback.clear_frames(link.__traceback__)
-        link = link.__cause__ or link.__context__
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -215,13 +215,8 @@ def predict_checkpointing(
         return count * boundary_bytes + math.ceil(layers / count) * layer_bytes
 
     if segments is None:
-        segments = _find_least(weigh, layers)
+        segments = min(range(1, layers + 1), key=weigh)  # the first of equals
     if segments == 0:
         return Checkpointing(0, layers * layer_bytes, 1.0)
     time_ratio = (2 + backward_ratio) / (1 + backward_ratio)
     return Checkpointing(segments, weigh(segments), time_ratio)
-
-
-def _find_least(weigh: Callable[[int], float], most: int) -> int:
-    """Return the number from 1 to `most` that weighs least, the first of equals."""
-    return min(range(1, most + 1), key=weigh)

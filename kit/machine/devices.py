@@ -34,7 +34,7 @@ class Accelerator(Protocol):
         """Return the bytes allocated now."""
 
     def available(self) -> int | None:
-        """Return the bytes that this process can still allocate; None if unknown."""
+        """Return the bytes that can still be allocated; None where it is not in use."""
 
     def release(self) -> None:
         """Give memory back that was allocated before and is not in use."""
@@ -166,10 +166,7 @@ def initialised() -> Iterator[Accelerator]:
 
 def in_use() -> bool:
     """Return whether this process uses an accelerator, as far as can be told."""
-    return any(
-        device.now() > 0 if isinstance(device, MetalAccelerator) else True
-        for device in initialised()
-    )
+    return any(device.available() is not None for device in initialised())
 
 
 def synchronize() -> None:

@@ -122,12 +122,12 @@ def proportional_bytes() -> int:
 def available_bytes() -> int:
     """Return the bytes that can be taken now without making anybody go short.
 
-    On the accelerators that were initialised where there are any, on the one that has
-    least; else in this machine, or in the limit that this process runs under.
+    Of the accelerators in use, if there are any, on the one that has least; else in
+    this machine, or in the limit that this process runs under.
     """
-    free = [device.available() for device in devices.initialised()]
-    if any(free):
-        return min(known for known in free if known)
+    told = [device.available() for device in devices.initialised()]
+    if free := [known for known in told if known is not None]:
+        return min(free)
     import psutil
 
     found = psutil.virtual_memory().available

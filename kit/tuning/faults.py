@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import traceback
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -53,16 +52,6 @@ def explain(error: BaseException, loop: Loop) -> ExperimentError:
         f"Call {loop.call} yourself and take its batches: the traceback shows the line."
     )
     return _from(error, f"{CALLER}: {loop.call} raised {said}\n{hint}")
-
-
-def let_go(error: BaseException | None) -> None:
-    """Clear the frames behind an error: they hold a loader's iterator.
-
-    Workers that are forked later would inherit it, and complain when they end.
-    """
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
 
 
 def _from(cause: BaseException, message: str) -> ExperimentError:

@@ -11,6 +11,7 @@ from typing import Any
 
 from kit.clock import hints
 from kit.clock.experiment import ExperimentError
+from kit.clock.life import let_go
 from kit.figures import format_bytes
 from kit.machine import limits, load, this_machine, ticks
 from kit.progress import Stopped
@@ -261,5 +262,5 @@ def _explained(loop: Loop) -> Generator[None, None, None]:
         if cause is None:
             raise
         explained = faults.explain(cause, loop)
-        faults.let_go(error)
+        let_go(error)
         raise explained from explained.__cause__

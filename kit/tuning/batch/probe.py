@@ -7,11 +7,11 @@ import ctypes
 import gc
 import math
 import threading
-import traceback
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 from kit.clock.experiment import Experiment, ExperimentError, describe
+from kit.clock.life import let_go
 from kit.clock.log import Block, Log, smoke
 from kit.clock.measuring import Origin, make_trial
 from kit.clock.run import BLOCK_SECONDS, Run
@@ -109,7 +109,7 @@ class Prober:
         if failed is not None:
             if not _ran_out_of_memory(failed):
                 raise self._explain(failed, size, most_seconds) from failed.__cause__
-            _let_go(failed)
+            _free(failed)
             return Probe(size, idle, math.inf, math.nan, None)
         # The last batch of a data set may be a short one, its neighbour is not.
         items = max(block.items for block in log.blocks[:_STEPS_IN_FULL])
@@ -216,12 +216,9 @@ def _ran_out_of_memory(error: BaseException) -> bool:
     return False
 
 
-def _let_go(error: BaseException) -> None:
-    """Free what a failed trial still holds: its frames hold its tensors."""
-    link: BaseException | None = error
-    while link is not None:
-        traceback.clear_frames(link.__traceback__)
-        link = link.__cause__ or link.__context__
+def _free(error: BaseException) -> None:
+    """Free what a failed trial still holds."""
+    let_go(error)
     gc.collect()
     for device in devices.initialised():
         device.release()

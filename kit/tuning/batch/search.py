@@ -150,7 +150,7 @@ class Search:
                 near = min(near, math.sqrt(fitting[-1].size * above[0].size))
             if (size := self._apart(near)) is not None:
                 return size
-        return self._apart(self._knee()) or self._apart(self._gap())
+        return self._apart(self._knee(), _MUCH) or self._apart(self._gap())
 
     def _is_near(self) -> bool:
         """Return whether the largest trial used most of what the smallest left."""
@@ -158,10 +158,10 @@ class Search:
         least, most = fitting[0].memory_bytes, fitting[-1].memory_bytes
         return most - least >= _NEAR_ENOUGH * (self.budget - least)
 
-    def _apart(self, size: float) -> int | None:
+    def _apart(self, size: float, factor: float = _APART) -> int | None:
         """Return a size as a whole number, None where one like it was tried."""
         whole = int(max(1.0, min(size, self._ceiling())))
-        near = [p for p in self.probes if 1 / _APART < p.size / whole < _APART]
+        near = [p for p in self.probes if 1 / factor < p.size / whole < factor]
         return None if near else whole
 
     def _second_size(self, first: Probe) -> float:
@@ -203,9 +203,9 @@ class Search:
         forecast = 0.0
         if self.line is not None:
             forecast = self.line.each * (_FORECAST_MARGIN if careful else 1.0)
-        if few is many and forecast:
-            return forecast
         if few is many:
+            if forecast:
+                return forecast
             # All that came after set-up may grow with the batch.
             idle = 0.0 if math.isnan(few.idle_bytes) else few.idle_bytes
             return (max(few.memory_bytes - idle, 0.0) + noise) / few.size
@@ -314,8 +314,7 @@ class Search:
 
 def _find_budget() -> float:
     """Return the bytes that an experiment may take, where nothing else is said."""
-    on_device = any(device.available() for device in devices.initialised())
-    share = _SHARE_OF_DEVICE if on_device else _SHARE_OF_MACHINE
+    share = _SHARE_OF_DEVICE if devices.in_use() else _SHARE_OF_MACHINE
     return share * available_bytes()
 
 
