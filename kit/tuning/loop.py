@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -23,6 +24,8 @@ from kit.machine import processes, ticks
 #: Looks at the processor time of workers lie so far apart, in seconds.
 _SECONDS_BETWEEN_LOOKS = 0.05
 _PAGE_BYTES = 4096
+#: A worker that was killed ends within so long, even on a busy machine.
+_SECONDS_TO_END = 5.0
 
 
 @dataclass
@@ -212,13 +215,23 @@ def _end(pids: set[int]) -> None:
     handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if deaf else None
     try:
         processes.end(pids)
-        until = ticks.CLOCK.wall() + 1.0
-        while processes.alive(pids) and ticks.CLOCK.wall() < until:
+        until = ticks.CLOCK.wall() + _SECONDS_TO_END
+        while not all(map(_has_ended, pids)) and ticks.CLOCK.wall() < until:
             time.sleep(0.01)
-        time.sleep(0.05)  # the signal comes when a worker's last thread has ended
     finally:
         if handler is not None:
             signal.signal(signal.SIGCHLD, handler)
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a child's last thread has ended: its signal was sent then."""
+    if not hasattr(os, "waitid"):
+        return pid not in processes.alive({pid})
+    try:
+        flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        return os.waitid(os.P_PID, pid, flags) is not None
+    except ChildProcessError:  # waited for already, or a child's child
+        return True
 
 
 def _describe(pids: set[int]) -> str:
