@@ -35,6 +35,12 @@ What a training step keeps, in bytes, and checkpointing, which keeps less:
 36000
 >>> predict_checkpointing(100, layer_bytes=1.0, boundary_bytes=1.0).activations
 20.0
+
+And what a number's bits can hold:
+
+>>> from kit.costs import FORMATS
+>>> FORMATS["float16"].largest, FORMATS["bfloat16"].round(1.001)
+(65504.0, 1.0)
 """
 
 from kit.costs.all_reduce import find_crossover, fit_link, predict_all_reduce
@@ -55,14 +61,25 @@ from kit.costs.network import (
     simulate_crossover,
     simulate_messages,
 )
+from kit.costs.number_formats import (
+    FORMATS,
+    Apart,
+    NumberFormat,
+    Parts,
+    take_apart,
+)
 
 __all__ = [
+    "FORMATS",
     "LINKS",
+    "Apart",
     "Checkpointing",
     "Line",
     "Link",
     "Message",
     "Network",
+    "NumberFormat",
+    "Parts",
     "StepMemory",
     "count_messages",
     "find_crossover",
@@ -75,4 +92,5 @@ __all__ = [
     "predict_step_memory",
     "simulate_crossover",
     "simulate_messages",
+    "take_apart",
 ]
