@@ -817,3 +817,97 @@ def test_every_text_of_a_stack_is_on_the_card_and_none_on_another(peak, thin):
 def test_what_no_stack_can_show_is_an_error(bad, said):
     with pytest.raises(ValueError, match=said):
         draw_step_memory(**bad)
+
+
+# ---------------------------------------------------------------- bits
+
+
+BITS = {"wide": ("0", "0101", "110"), "narrow": ("1", "10", "1")}
+STORED = {"wide": "0.4375", "narrow": "-3"}
+
+
+def draw_bits(**changes):
+    given = {"bits": BITS, "stored": STORED, "title": "Two numbers"} | changes
+    return figures.draw_bits(**given)
+
+
+def test_every_bit_has_a_box_in_the_colour_of_its_part():
+    axes = axes_of(draw_bits())
+    digits = [text for text in axes.texts if text.get_text() in ("0", "1")]
+    assert "".join(text.get_text() for text in digits) == "00101110" + "1101"
+    fills = [look[0] for look in figures.BIT_LOOKS.values()]
+    wanted = [0, *[1] * 4, *[2] * 3, 0, 1, 1, 2]
+    (boxes,) = axes.collections
+    paths, colours = boxes.get_paths(), boxes.get_facecolors()
+    for path, colour, text, part in zip(paths, colours, digits, wanted, strict=True):
+        assert same_color(colour, fills[part])
+        assert path.get_extents().contains(*text.get_position())
+    assert {"sign", "exponent", "mantissa", *BITS, *STORED.values()} <= {
+        *texts_of(axes.figure)
+    }
+
+
+def test_parts_of_a_number_are_apart_and_rows_begin_alike():
+    (boxes,) = axes_of(draw_bits()).collections
+    ends = [path.get_extents() for path in boxes.get_paths()]
+    xs, wide = [end.x0 for end in ends], ends[0].width
+    assert xs[0] == xs[8] and xs[1] == xs[9]
+    gaps = [b - a - wide for a, b in itertools.pairwise(xs[:8])]
+    assert [gap > wide / 4 for gap in gaps] == [True, *[False] * 3, True, False, False]
+
+
+def test_numbers_around_a_value_are_marks_or_a_band():
+    figure = draw_bits(
+        value=1.0,
+        window=(0, 2),
+        numbers={"narrow": [0, 0.5, 1, 2]},
+        counts={"wide": 12345, "narrow": 4},
+    )
+    canvas, axes = figure.axes
+    (marks,) = [line for line in axes.lines if line.get_marker() == "|"]
+    assert list(marks.get_xdata()) == [0, 0.5, 1, 2] and set(marks.get_ydata()) == {1}
+    (band,) = axes.patches
+    assert (band.get_x(), band.get_width()) == (0, 2)
+    assert band.get_y() + band.get_height() / 2 == 0
+    assert {"12,345", "4"} <= {text.get_text() for text in canvas.texts}
+    assert "Numbers from 0 to 2: wide: 12345, narrow: 4." in figure.alt
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bits": {}, "stored": {}}, "no bits to draw"),
+        ({"stored": {"wide": "1"}}, "are stored as"),
+        ({"bits": BITS | {"wide": ("0", "2", "1")}}, "wide: ('0', '2', '1') are no"),
+        ({"bits": BITS | {"wide": ("0", "1")}}, "are no three parts"),
+        ({"window": (1, 1)}, "window=(1, 1) is not from low to high"),
+        ({"window": (0, math.inf)}, "is not from low to high"),
+    ],
+)
+def test_what_are_no_bits_is_refused(changes, said):
+    with pytest.raises(ValueError) as caught:
+        draw_bits(**changes)
+    assert "draw_bits" in str(caught.value) and said in str(caught.value)
+
+
+@pytest.mark.parametrize("width", [5.0, 7.6])
+def test_everything_of_the_bits_is_on_the_card(width):
+    bits = {"float32": ("0", "01111011", "10011001100110011001101"), **BITS}
+    stored = {"float32": "0.10000000149011612", **STORED}
+    given = {"value": 0.1, "window": (0, 0.2), "counts": {"float32": 99}}
+    figure = draw_bits(bits=bits, stored=stored, width=width, **given)
+    figures.to_png(figure)
+    canvas, card = figure.axes[0], figure.bbox
+    ends = [text.get_window_extent() for text in canvas.texts]
+    for path in canvas.collections[0].get_paths():
+        ends.append(path.get_extents(canvas.transData))
+    for end in ends:
+        assert card.x0 <= end.x0 and end.x1 <= card.x1
+        assert card.y0 <= end.y0 and end.y1 <= card.y1
+
+
+def test_columns_of_a_table_have_looks_of_their_own():
+    page = figures.html_table(["a", "b"], [["x", "01"]], looks={"b": ("red", "blue")})
+    cells = re.findall(r"<td style=\"([^\"]*)\">([^<]*)", page)
+    assert ["background:red;color:blue" in style for style, _ in cells] == [False, True]
+    assert "background:red" not in page.partition("<tbody>")[0]

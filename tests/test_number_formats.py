@@ -1,5 +1,6 @@
 """Number formats agree with PyTorch's own, bit for bit."""
 
+import itertools
 import math
 import random
 import struct
@@ -264,3 +265,76 @@ def test_what_is_wrong_is_said(wrong, said):
 
 def test_a_whole_number_beyond_all_floats_is_too_large():
     assert take_apart(-(10**400)).parts["float32"].stored == -math.inf
+
+
+# Neighbours
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_steps_lead_through_every_number(name):
+    format = FORMATS[name]
+    most = math.inf if not format.finite_only else format.largest
+    number, seen = -most, 0
+    while number < most:
+        higher = format.step(number)
+        assert higher > number and same(format.step(higher, -1), number)
+        between = (number + higher) / 2
+        if math.isfinite(between):
+            assert same(format.step(between), higher)
+            assert same(format.step(between, -1), number)
+        number, seen = higher, seen + 1
+    patterns = 2**format.bits - 1  # both zeros are one number
+    not_numbers = 2 * (2**format.mantissa_bits - 1) if not format.finite_only else 2
+    assert seen == patterns - not_numbers - 1
+    assert format.step(most) == most and format.step(-most, -1) == -most
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_numbers_of_a_stretch_are_all_of_them(name):
+    format, rng = FORMATS[name], random.Random(2)
+    for _ in range(200):
+        low = format.decode(rng.randrange(format.encode(format.largest)))
+        low = rng.choice((-1, 1)) * low * rng.uniform(0.9, 1)
+        high = low + format.gap(low) * rng.uniform(0, 9)
+        found = format.list_numbers(low, high)
+        assert format.count_numbers(low, high) == len(found)
+        assert all(low <= number <= high for number in found)
+        if not found:
+            assert format.step(low) > high
+            continue
+        assert found[0] == low or format.step(low) == found[0]
+        assert found[-1] == high or format.step(high, -1) == found[-1]
+        steps = itertools.pairwise(found)
+        assert all(format.step(one) == other for one, other in steps)
+    with pytest.raises(ValueError, match="is not from low to high"):
+        format.count_numbers(1, math.nan)
+    assert format.count_numbers(math.inf, math.inf) == 0
+
+
+# The picture
+
+
+def test_a_plot_shows_bits_and_the_numbers_around():
+    figure = take_apart(0.1).plot()
+    assert figure.alt.startswith(
+        "The bits of numbers, by format. 0.1 is off by 6.3 % in float8_e5m2."
+    )
+    assert (
+        "float16: sign 0, exponent 01011, mantissa 1001100110, is 0.0999" in figure.alt
+    )
+    assert "float8_e4m3fn: 6, float8_e5m2: 3" in figure.alt
+    _, axes = figure.axes
+    lines = [x for x in axes.lines if x.get_marker() == "|"]
+    inside = FORMATS["float8_e5m2"].list_numbers(*axes.get_xlim())
+    assert list(lines[-1].get_xdata()) == inside and 0.09375 in inside
+    assert [x.get_xdata()[0] for x in axes.lines if x.get_label() == "value"] == [0.1]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e300])
+def test_a_plot_of_what_has_no_neighbours_is_the_bits_alone(value):
+    assert len(take_apart(value).plot().axes) == 1
+
+
+@pytest.mark.parametrize("value", [0, -0.0, 1e-50, 1e30, -65520, 3.4e38, 2**-149])
+def test_every_finite_value_can_be_drawn(value):
+    assert len(take_apart(value).plot().axes) == 2

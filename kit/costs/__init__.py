@@ -44,6 +44,7 @@ And what a number's bits can hold:
 """
 
 from kit.costs.all_reduce import find_crossover, fit_link, predict_all_reduce
+from kit.costs.apart import Apart, take_apart
 from kit.costs.data_parallel import predict_data_parallel
 from kit.costs.line import Line, fit_line
 from kit.costs.links import LINKS, Link
@@ -61,13 +62,7 @@ from kit.costs.network import (
     simulate_crossover,
     simulate_messages,
 )
-from kit.costs.number_formats import (
-    FORMATS,
-    Apart,
-    NumberFormat,
-    Parts,
-    take_apart,
-)
+from kit.costs.number_formats import FORMATS, NumberFormat, Parts
 
 __all__ = [
     "FORMATS",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kit.figures import format_number, html_table, text_table
+from kit.figures import format_number
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class NumberFormat:
         >>> FORMATS["bfloat16"].gap(256), FORMATS["bfloat16"].gap(-255.5)
         (2.0, 1.0)
         """
-        size = abs(_read(f"{self.name}.gap", value))
+        size = abs(read_number(f"{self.name}.gap", value))
         if not size <= self.largest:
             return math.nan if math.isnan(size) else math.inf
         return math.ldexp(1, self._find_exponent(size) - self.mantissa_bits)
@@ -110,7 +110,7 @@ class NumberFormat:
         >>> f"{FORMATS['float16'].encode(-2):016b}"
         '1100000000000000'
         """
-        value = _read(f"{self.name}.encode", value)
+        value = read_number(f"{self.name}.encode", value)
         saturate = self.finite_only if saturate is None else saturate
         sign = (math.copysign(1, value) < 0) << (self.bits - 1)
         if math.isnan(value):
@@ -157,7 +157,7 @@ class NumberFormat:
         >>> FORMATS["float16"].take_apart(0.1)
         float16 0 01011 1001100110 = 0.0999755859375 (gap 6.1e-05, off by 0.024 %)
         """
-        value = _read(f"{self.name}.take_apart", value)
+        value = read_number(f"{self.name}.take_apart", value)
         pattern = self.encode(value)
         bits, stored = f"{pattern:0{self.bits}b}", self.decode(pattern)
         if math.isfinite(stored):
@@ -175,6 +175,61 @@ class NumberFormat:
             kind=kind,
             gap=self.gap(stored),
         )
+
+    def step(self, value: float, by: int = 1) -> float:
+        """Return the number of the format that is `by` numbers above, or below, one.
+
+        It ends at infinity, or where there is none at the largest number.
+
+        >>> half = FORMATS["float16"]
+        >>> half.step(1), half.step(1, -1), half.step(0.1) > 0.1, half.step(65504)
+        (1.0009765625, 0.99951171875, True, inf)
+        """
+        value = read_number(f"{self.name}.step", value)
+        if math.isnan(value) or not by:
+            return self.round(value)
+        start = self._find_place(value, up=by < 0)
+        most = self._largest_pattern + (not self.finite_only)
+        return self._decode_place(max(-most, min(most, start + by)))
+
+    def count_numbers(self, low: float, high: float) -> int:
+        """Return how many finite numbers there are from `low` to `high`.
+
+        >>> FORMATS["float16"].count_numbers(1, 2)
+        1025
+        """
+        return len(self._find_places(low, high))
+
+    def list_numbers(self, low: float, high: float) -> list[float]:
+        """Return the finite numbers from `low` to `high`, which may be many.
+
+        >>> FORMATS["float8_e5m2"].list_numbers(1, 2)
+        [1.0, 1.25, 1.5, 1.75, 2.0]
+        """
+        return list(map(self._decode_place, self._find_places(low, high)))
+
+    def _find_places(self, low: float, high: float) -> range:
+        """Return the places of all numbers in a stretch: 0 is 0, 1 the smallest one."""
+        if not low <= high:
+            raise ValueError(f"{self.name}: {low} to {high} is not from low to high")
+        most = self._largest_pattern
+        first = max(self._find_place(low, up=True), -most)
+        last = min(self._find_place(high, up=False), most)
+        return range(first, last + 1)
+
+    def _find_place(self, value: float, *, up: bool) -> int:
+        """Return the place of a value, or of the next number that is above or below."""
+        pattern = self.encode(abs(value), saturate=False)
+        if self.finite_only and pattern == self._nan_pattern:
+            pattern = self._largest_pattern + 1
+        place = -pattern if value < 0 else pattern
+        nearest = self._decode_place(place)
+        return place + (nearest < value) if up else place - (nearest > value)
+
+    def _decode_place(self, place: int) -> float:
+        beyond = abs(place) > self._largest_pattern
+        size = math.inf if beyond else self.decode(abs(place))
+        return -size if place < 0 else size
 
     @property
     def _infinity(self) -> int:
@@ -284,70 +339,6 @@ class Parts:
         return f"{bits} = {format_exactly(self.stored)} ({gap}{self.error_text})"
 
 
-@dataclass(frozen=True, repr=False)
-class Apart:
-    """A number as several formats store it: `parts` by the formats' names."""
-
-    value: float
-    parts: Mapping[str, Parts]
-
-    @property
-    def title(self) -> str:
-        """What there is to see, in a sentence."""
-        parts, value = list(self.parts.values()), format_exactly(self.value)
-        kinds = {"overflow": [], "underflow": []}
-        for part in parts:
-            kinds.setdefault(part.error_text.split()[0].strip(","), []).append(part)
-        if math.isnan(self.value):
-            return "Every format can store what is not a number"
-        if names := _list(kinds["overflow"]):
-            return f"{value} is too large for {names}"
-        if names := _list(kinds["underflow"]):
-            return f"{value} is too small for {names}"
-        if all(part.stored == self.value for part in parts):
-            return f"{value} is stored exactly, in {_list(parts)}"
-        worst = max(parts, key=lambda part: part.relative_error)
-        return f"{value} is {worst.error_text} in {worst.format}"
-
-    def __repr__(self) -> str:
-        return f"{self.title}\n{text_table(*self._table())}"
-
-    def _repr_html_(self) -> str:
-        return html_table(*self._table(), title=self.title)
-
-    def _table(self) -> tuple[list[str], list[list[object]]]:
-        head = ["format", "sign", "exponent", "mantissa", "stored", "gap", "error"]
-        rows = [
-            [
-                *(part.format, str(part.sign), part.exponent, part.mantissa),
-                *(format_exactly(part.stored), format_short(part.gap)),
-                *(part.error_text, part.kind),
-            ]
-            for part in self.parts.values()
-        ]
-        return [*head, "kind"], rows
-
-
-def take_apart(
-    value: float, formats: Mapping[str, NumberFormat] | Iterable[str] = FORMATS
-) -> Apart:
-    """Store a number in several formats, and show the bits of each.
-
-    `formats` are formats, or names of those in FORMATS. Raises ValueError for what is
-    no number, for names that are not there, and for none.
-
-    >>> take_apart(1.25, ["bfloat16", "float16"])
-    1.25 is stored exactly, in bfloat16 and float16
-    format    sign  exponent    mantissa  stored      gap  error  kind
-    bfloat16     0  01111111     0100000    1.25   0.0078  exact  normal
-    float16      0     01111  0100000000    1.25  0.00098  exact  normal
-    """
-    value = _read("take_apart", value)
-    found = find_formats("take_apart", formats)
-    parts = {name: format.take_apart(value) for name, format in found.items()}
-    return Apart(value, parts)
-
-
 def find_formats(
     asker: str, formats: Mapping[str, NumberFormat] | Iterable[str] | None
 ) -> dict[str, NumberFormat]:
@@ -389,13 +380,8 @@ def format_short(value: float) -> str:
     return f"{value:.2g}" if abs(value) < 100 else format_number(value)
 
 
-def _list(parts: list[Parts]) -> str:
-    """Name some parts' formats: "a, b and c"."""
-    *names, last = [part.format for part in parts] or [""]
-    return f"{', '.join(names)} and {last}" if names else last
-
-
-def _read(asker: str, value: Any) -> float:
+def read_number(asker: str, value: Any) -> float:
+    """Return a value as Python's float; raise ValueError where it is none."""
     try:
         return float(value)
     except OverflowError:

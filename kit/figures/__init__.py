@@ -4,6 +4,7 @@ Charts use matplotlib's object interface only, because pyplot is not safe on the
 of a widget. matplotlib is imported by the first chart, not by this package.
 """
 
+from kit.figures.bits import draw_bits
 from kit.figures.charts import (
     Series,
     draw_bars,
@@ -34,10 +35,11 @@ from kit.figures.tables import (
     html_table,
     text_table,
 )
-from kit.figures.theme import COLOURS, PANEL_STYLE, PHASES, SERIES_COLOURS
+from kit.figures.theme import BIT_LOOKS, COLOURS, PANEL_STYLE, PHASES, SERIES_COLOURS
 from kit.figures.timelines import Span, draw_timeline
 
 __all__ = [
+    "BIT_LOOKS",
     "COLOURS",
     "PANEL_STYLE",
     "PHASES",
@@ -46,6 +48,7 @@ __all__ = [
     "Series",
     "Span",
     "draw_bars",
+    "draw_bits",
     "draw_distribution",
     "draw_lines",
     "draw_messages",

@@ -3,7 +3,7 @@
 import base64
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kit.figures.theme import COLOURS
 
@@ -63,11 +63,13 @@ def html_table(
     *,
     title: str = "",
     note: str = "",
+    looks: Mapping[str, tuple[str, str]] | None = None,
 ) -> str:
     """Write a table as a light HTML card; every text is escaped.
 
     Columns of numbers are aligned to the right, except the first. `title` stands above
-    it, `note` below, in small.
+    it, `note` below, in small. `looks` maps headers to the fill and the text's colour
+    of their columns, in which digits are as wide as each other.
 
     >>> html_table(["knob", "rate"], [["<2>", 770]]).count("&lt;2&gt;")
     1
@@ -80,13 +82,14 @@ def html_table(
     sides = [styles[side] for side in _sides(headers, rows)]
     line = f"border-bottom:1px solid {COLOURS['border']};{_MUTED}"
     lines = [[_cell(h, s + line, _HEAD) for h, s in zip(headers, sides, strict=True)]]
+    body = [side + _fill(looks, h) for h, side in zip(headers, sides, strict=True)]
     for row in rows:
-        lines.append([_cell(v, side) for v, side in zip(row, sides, strict=True)])
-    head, *body = (f"<tr>{''.join(cells)}</tr>" for cells in lines)
+        lines.append([_cell(v, look) for v, look in zip(row, body, strict=True)])
+    head, *others = (f"<tr>{''.join(cells)}</tr>" for cells in lines)
     return _box(
         _line(title, _TITLE),
         f'<table style="{_TABLE}"><thead>{head}</thead>'
-        f"<tbody>{''.join(body)}</tbody></table>",
+        f"<tbody>{''.join(others)}</tbody></table>",
         _line(note, _NOTE),
     )
 
@@ -173,6 +176,16 @@ def _line(text: str, style: str) -> str:
 def _cell(value: object, style: str = "", tag: str = "td") -> str:
     text = html.escape(_plain(value))
     return f'<{tag} style="{_CELL}{style}">{text}</{tag.split()[0]}>'
+
+
+def _fill(looks: Mapping[str, tuple[str, str]] | None, header: str) -> str:
+    if not looks or header not in looks:
+        return ""
+    fill, words = looks[header]
+    return (
+        f"text-align:left;background:{fill};color:{words};font-family:monospace;"
+        f"padding:4px 6px;border-right:4px solid {COLOURS['card']}"
+    )
 
 
 def _sides(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

@@ -41,6 +41,17 @@ PHASE_LOOKS = {
     "python": ("#5F5446", "#FFFFFF", "++"),
     "": ("#C4CBD2", "#1F2328", "//"),
 }
+#: The fill and the text on it of each part of a number's bits. In grey
+#: they are dark, middle and light.
+BIT_LOOKS = {
+    "sign": ("#5F5446", "#FFFFFF"),
+    "exponent": ("#6CB8E6", "#1F2328"),
+    "mantissa": ("#F6E3B4", "#1F2328"),
+}
+_BIT_STYLE = "\n".join(
+    f".kit-formats .kit-bit-{part} {{ background: {fill}; color: {words}; }}"
+    for part, (fill, words) in BIT_LOOKS.items()
+)
 #: Of a panel's controls. What is not the kit's own colour is JupyterLab's theme's, so
 #: that dark stays dark.
 PANEL_STYLE = f"""
@@ -99,6 +110,10 @@ PANEL_STYLE = f"""
   font-size: 15px; }}
 .kit-gallery code {{ padding: 1px 4px; border-radius: 4px; font-size: 12px;
   background: var(--jp-layout-color2, {COLOURS["grid"]}); }}
+.kit-formats .kit-picture {{ min-height: 0; }}
+.kit-formats .kit-bit {{ min-width: 24px; padding: 0 4px; font-family: monospace;
+  font-size: 14px; }}
+{_BIT_STYLE}
 .kit-panel details {{ margin: 6px 0 0 14px; font-size: 13px; }}
 .kit-panel details pre {{ font-size: 12px; overflow-x: auto; }}
 """
