@@ -36,6 +36,12 @@ What a training step keeps, in bytes, and checkpointing, which keeps less:
 >>> predict_checkpointing(100, layer_bytes=1.0, boundary_bytes=1.0).activations
 20.0
 
+A matrix product on a GPU, in tiles and in waves of tiles:
+
+>>> from kit.costs import predict_matmul
+>>> predict_matmul(1536, 2816, 4096).waves, predict_matmul(1536, 2817, 4096).waves
+(1, 2)
+
 And what a number's bits can hold:
 
 >>> from kit.costs import FORMATS
@@ -63,6 +69,7 @@ from kit.costs.network import (
     simulate_messages,
 )
 from kit.costs.number_formats import FORMATS, NumberFormat, Parts
+from kit.costs.tensor_cores import MatrixProduct, predict_matmul
 
 __all__ = [
     "FORMATS",
@@ -71,6 +78,7 @@ __all__ = [
     "Checkpointing",
     "Line",
     "Link",
+    "MatrixProduct",
     "Message",
     "Network",
     "NumberFormat",
@@ -84,6 +92,7 @@ __all__ = [
     "predict_checkpointing",
     "predict_data_parallel",
     "predict_loader",
+    "predict_matmul",
     "predict_step_memory",
     "simulate_crossover",
     "simulate_messages",
