@@ -24,7 +24,12 @@ def clip_and_step(clip_and_step):
                 with _scaler_errors(f"{case}, step {step + 1}"):
                     clip_and_step(scaler, optimizer, _loss(ours, x), max_norm)
                 _step_in_float32(usual, [x], max_norm)
-                _compare(ours, usual, f"{case}, step {step + 1}")
+                _compare(
+                    ours,
+                    usual,
+                    f"{case}, step {step + 1}",
+                    "Are all gradients unscaled, once, and then clipped together?",
+                )
             _check_scale(scaler, factor, case)
     torch.manual_seed(0)
     ours, _ = _twins()
@@ -47,6 +52,8 @@ def accumulate(accumulate):
         torch.manual_seed(parts)
         ours, usual = _twins()
         scaler, optimizer = _scaler(2.0**12), _sgd(ours)
+        for p in ours.parameters():
+            p.grad = torch.full_like(p, 1e6)  # of an earlier batch
         for step in range(2):
             xs = [torch.randn(3 + i, 6) for i in range(parts)]
             watch = _Watch(ours, xs)
@@ -61,7 +68,7 @@ def accumulate(accumulate):
                 "loss before you take the next"
             )
             _step_in_float32(usual, xs)
-            _compare(ours, usual, case)
+            _compare(ours, usual, case, "Is it one update, by the sum of all parts?")
         _check_scale(scaler, 2.0**12, f"{parts} parts")
     for bad in range(3):
         torch.manual_seed(0)
@@ -130,12 +137,12 @@ def _step_in_float32(net, xs, max_norm=None):
     net.optimizer.step()
 
 
-def _compare(ours, usual, case):
+def _compare(ours, usual, case, hint):
     for (name, p), q in zip(ours.named_parameters(), usual.parameters(), strict=True):
         assert p.isfinite().all(), f"{case}: {name} is no longer finite"
         assert torch.allclose(p, q, rtol=1e-4, atol=1e-6), (
             f"{case}: {name} is not what a step without a scaler makes it; it is off "
-            f"by {(p - q).abs().max():.2g}"
+            f"by {(p - q).abs().max():.2g}. {hint}"
         )
 
 
