@@ -1,6 +1,8 @@
 """Race: how fast can one GPU train LeNet, step by step faster than its source?
 
-    python lenet_race.py --epochs 10 --seeds 10 --json recordings/lenet_race.json
+    python lenet_race.py --seeds 10 --json ../recordings/lenet_race__here__today.json
+
+`kit.recorded("lenet_race/train")` reads it again.
 
 The training is that of "Dive into Deep Learning", section 13.5 (d2l.ai): LeNet, batches
 of 256, learning rate 0.2, 60,000 grey images. Each variant does all that the one before
@@ -80,7 +82,7 @@ def main(words: list[str] | None = None) -> int:
                 break  # there is nothing to compare with
             continue
         seconds = arguments.images / trials[variant].items_per_second
-        print(f"{variant}: {1000 * seconds:,.4g} ms per epoch", flush=True)
+        print(f"{variant}: {1000 * seconds:,.1f} ms per epoch", flush=True)
         if arguments.json:  # after each variant: what was measured is kept
             write(make_recording(trials, arguments.within), arguments.json)
     if trials:
@@ -227,13 +229,15 @@ class Shuffle:
         self.count, self.order = count, order
 
     def __iter__(self):
-        drawn = torch.randperm(
-            self.count, generator=self.order, device=self.order.device
-        )
-        return iter(drawn.tolist())
+        return iter(draw_order(self.count, self.order).tolist())
 
     def __len__(self) -> int:
         return self.count
+
+
+def draw_order(count: int, order: torch.Generator) -> Tensor:
+    """Return the numbers of all images in a new order, on the generator's device."""
+    return torch.randperm(count, generator=order, device=order.device)
 
 
 def hold_images(
@@ -255,17 +259,18 @@ def hold_images(
 
     def run_epoch() -> list[float]:
         # Outside of the graph, which would draw the same numbers again and again.
-        torch.randperm(len(drawn), generator=order, out=drawn)
-        learn_now()
+        drawn.copy_(draw_order(len(drawn), order))
+        # A graph does not keep its memory alive: `learn`, named here, does.
+        learn() if replay is None else replay()
         return losses.tolist()
 
-    learn_now = learn
     if "graph" not in learner.does:
+        replay = None
         warm_up(learner, train_set)
         return run_epoch
-    learn_now = capture(learner, train_set, learn)
+    replay = capture(learner, train_set, learn)
     for _ in range(EPOCHS_TO_WAKE):
-        learn_now()
+        replay()
     learner.start_again()
     return run_epoch
 
@@ -383,7 +388,7 @@ def make_table(
     for variant, trial in trials.items():
         low, high = (arguments.images / rate for rate in reversed(trial.interval))
         mean = arguments.images / trial.items_per_second
-        time = f"{1000 * mean:,.4g} [{1000 * low:,.4g}, {1000 * high:,.4g}]"
+        time = f"{1000 * mean:,.1f} [{1000 * low:,.1f}, {1000 * high:,.1f}]"
         accuracy = stats.student_interval(trial.last_values("accuracy"))
         right = f"{accuracy.value:.4f} [{accuracy.low:.4f}, {accuracy.high:.4f}]"
         if variant == "source":
@@ -398,7 +403,7 @@ def make_table(
         if equal == "yes" and speed.verdict == "faster" and speed.value > best:
             best = speed.value
             finding = (
-                f"{variant}: {1000 * mean:,.4g} ms per epoch, {speed} as fast as the "
+                f"{variant}: {1000 * mean:,.1f} ms per epoch, {speed} as fast as the "
                 f"source's loop, at an accuracy equal within {arguments.within:g}."
             )
     headers = ("variant", "ms per epoch", "× source", "accuracy", "difference")
@@ -464,11 +469,11 @@ def at_least(least: int, most: int | None = None) -> Callable[[str], int]:
     def read(text: str) -> int:
         number = int(text)
         if number < least or (most is not None and number > most):
-            limits = f"{least}" if most is None else f"{least} to {most}"
-            raise argparse.ArgumentTypeError(f"{text} is not {limits} or more"[:80])
+            limits = f"{least} or more" if most is None else f"{least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text} is not {limits}")
         return number
 
-    read.__name__ = "whole number"
+    read.__name__ = "whole number"  # what argparse calls it in its messages
     return read
 
 
