@@ -52,7 +52,7 @@ def draw_bits(
     left = cards.measure_widest(names) + 0.2
     right = width - 2 * EDGE - cards.measure_widest(list(stored.values())) - 0.1
     upper = 0.28 + _ROW * len(bits)
-    lower = 0.32 + _LANE * len(bits) + 0.55 if window else 0
+    lower = 0.32 + _LANE * len(bits) + 0.46 if window else 0
     figure, canvas = phases.make_canvas(title, upper + lower, width)
     most = max(sum(map(len, parts)) for parts in bits.values()) + 2 * _GAP
     box = min(_WIDEST, (right - left - 0.2) / most)

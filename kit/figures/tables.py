@@ -24,6 +24,8 @@ _CELL = (
     f"white-space:normal;max-width:none;background:{COLOURS['card']};"
     f"color:{COLOURS['ink']};"
 )
+#: Of a table that has much to show.
+_COMPACT = "padding:4px 12px 4px 8px;font-size:12px;white-space:nowrap;"
 
 
 def html_card(
@@ -69,7 +71,8 @@ def html_table(
 
     Columns of numbers are aligned to the right, except the first. `title` stands above
     it, `note` below, in small. `looks` maps headers to the fill and the text's colour
-    of their columns, in which digits are as wide as each other.
+    of their columns, in which digits are as wide as each other; such a table is set in
+    small, for it has much to show.
 
     >>> html_table(["knob", "rate"], [["<2>", 770]]).count("&lt;2&gt;")
     1
@@ -81,6 +84,11 @@ def html_table(
     }
     sides = [styles[side] for side in _sides(headers, rows)]
     line = f"border-bottom:1px solid {COLOURS['border']};{_MUTED}"
+    if looks:
+        sides = [
+            _COMPACT + styles["left"] if h in looks else _COMPACT + side
+            for h, side in zip(headers, sides, strict=True)
+        ]
     lines = [[_cell(h, s + line, _HEAD) for h, s in zip(headers, sides, strict=True)]]
     body = [side + _fill(looks, h) for h, side in zip(headers, sides, strict=True)]
     for row in rows:
@@ -183,8 +191,8 @@ def _fill(looks: Mapping[str, tuple[str, str]] | None, header: str) -> str:
         return ""
     fill, words = looks[header]
     return (
-        f"text-align:left;background:{fill};color:{words};font-family:monospace;"
-        f"padding:4px 6px;border-right:4px solid {COLOURS['card']}"
+        f"background:{fill};color:{words};font-family:monospace;"
+        f"border-right:4px solid {COLOURS['card']}"
     )
 
 

@@ -74,11 +74,12 @@ class Explanation:
 
 
 def explain_kernels(function: Callable[[], Any]) -> Explanation:
-    """Run a function once, and say which code computed it on the CPU, and why.
+    """Run a function twice, and say which code computed it on the CPU, and why.
 
-    PyTorch's profiler tells what ran without oneDNN. Where the reason cannot be known,
-    it is "unknown". Raises ExperimentError where PyTorch is built without oneDNN or a
-    profiler is at work already, and what the function raises.
+    The first time is to warm up: kernels that are made at run time are made then. Times
+    are those of the second. PyTorch's profiler tells what ran without oneDNN. A reason
+    that cannot be known is "unknown". Raises ExperimentError where PyTorch is built
+    without oneDNN or a profiler is at work already, and what the function raises.
 
     >>> import torch
     >>> explain_kernels(torch.ones(3, 3).exp).title
@@ -86,6 +87,8 @@ def explain_kernels(function: Callable[[], Any]) -> Explanation:
     """
     caller = "explain_kernels"
     refuse_without(caller)
+    trace.refuse_second_profiler(f"{caller}()")
+    function()
     with trace.profiling(shapes=True, caller=f"{caller}()") as raw:
         kernels = record_kernels(function)
     events = [e for e in raw if str(e.device_type()).endswith("CPU")]
