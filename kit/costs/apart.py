@@ -110,7 +110,7 @@ class Apart:
             [
                 *(part.format, str(part.sign), part.exponent, part.mantissa),
                 *(format_exactly(part.stored), format_short(part.gap)),
-                *(part.error_text, part.kind),
+                *(part.error_text.removeprefix("off by "), part.kind),
             ]
             for part in self.parts.values()
         ]

@@ -25,7 +25,7 @@ _CELL = (
     f"color:{COLOURS['ink']};"
 )
 #: Of a table that has much to show.
-_COMPACT = "padding:4px 12px 4px 8px;font-size:12px;white-space:nowrap;"
+_COMPACT = "padding:4px 8px;font-size:12px;white-space:nowrap;"
 
 
 def html_card(

@@ -55,7 +55,7 @@ class Explanation:
         return self.kernels + self.others
 
     def _table(self) -> tuple[list[str], list[list[object]]]:
-        head = ["what", "code", "types", "times", "share of time", "why"]
+        head = ["what", "code", "types", "times", "share", "why"]
         whole = sum(line.seconds for line in self.lines) or 1
         rows = [
             [
