@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import datetime
 import json
 import math
 import os
@@ -65,6 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record.add_argument(
         "--dry-run", action="store_true", help="run and judge, but write nothing"
     )
+    record.add_argument(
+        "--plain",
+        action="store_true",
+        help="without Jupyter: write recordings, leave the notebooks as they are",
+    )
+    record.add_argument(
+        "--smoke",
+        type=Path,
+        metavar="FOLDER",
+        help="try it: as short as can be, recordings into this folder, nothing else",
+    )
     claims = commands.add_parser(
         "claims", help="judge every chapter's claims by its committed recordings"
     )
@@ -95,7 +105,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         if options.command == "record":
-            return record_notebooks(options.notebooks, dry_run=options.dry_run)
+            return record_notebooks(
+                options.notebooks,
+                dry_run=options.dry_run,
+                plain=options.plain,
+                smoke=options.smoke,
+            )
         if options.command == "cheatsheet":
             return write_cheatsheet(options.write)
         return show_claims(options.folder, check=options.check, readme=options.write)
@@ -164,99 +179,69 @@ def diagnose_script(options: argparse.Namespace) -> int:
     return 0
 
 
-def record_notebooks(notebooks: Sequence[Path], *, dry_run: bool = False) -> int:
-    """Execute notebooks at full length; store static outputs and what was measured."""
+def record_notebooks(
+    notebooks: Sequence[Path],
+    *,
+    dry_run: bool = False,
+    plain: bool = False,
+    smoke: Path | None = None,
+) -> int:
+    """Execute notebooks at full length; store static outputs and what was measured.
+
+    `plain` does without Jupyter, and leaves the notebooks as they are. So does `smoke`:
+    a folder for the recordings of a run that is as short as can be.
+    """
+    _check_smoke(smoke)
+    environment = {k: v for k, v in os.environ.items() if k != "KIT_SMOKE"}
+    environment |= {"KIT_SMOKE": "1"} if smoke else {}
     failures = 0
     for path in notebooks:
         print(f"recording {path} …", flush=True)
         # What solutions measure belongs to no chapter: only outputs are kept.
         keeps_trials = not dry_run and path.parent.name != "solutions"
-        if keeps_trials:  # now, while nothing else runs
+        conditions = {}
+        if keeps_trials and not smoke:  # now, while nothing else runs
             noise = this_machine().noise()
             print(f"  {noise.sentence()}", flush=True)
+            conditions["smallest_difference"] = noise.smallest_difference
         with tempfile.TemporaryDirectory() as folder:
             journal = Path(folder) / "journal.json"
             try:
-                notebook = _execute(path, journal)
+                notebook = _run(path, journal, environment, plain)
             except Exception as error:
                 print(f"{path}: {error}", file=sys.stderr)
                 failures += 1
                 continue
             made = recording.read(journal)
-            for row in made.claims:
-                print(f"  {_claim(made, row)}")
-            if dry_run:
-                continue
-            if made.trials and keeps_trials:
-                for trial in made.trials:
-                    trial.conditions["smallest_difference"] = noise.smallest_difference
-                print(f"  {_write_recording(path, made)}")
-            _write_notebook(notebook, path)
+        for row in made.claims:
+            print(f"  {_claim(made, row, judged=not smoke)}")
+        if made.trials and keeps_trials:
+            for trial in made.trials:
+                trial.conditions.update(conditions)
+            target = smoke or path.parent / "recordings"
+            print(f"  {recording.replace_recording(path, made, target)}")
+        if notebook is not None and not dry_run and not smoke:
+            recording.write_notebook(notebook, path)
     return 1 if failures else 0
 
 
-def _execute(path: Path, journal: Path) -> Any:
-    """Run all cells in a fresh kernel; write its journal; return the notebook."""
-    import nbformat
-    from nbclient import NotebookClient
-
-    notebook = nbformat.read(path, as_version=4)
-    last = nbformat.v4.new_code_cell(
-        f"import kit.recording\nkit.recording.write_journal({str(journal)!r})"
-    )
-    notebook.cells.append(last)
-    client = NotebookClient(
-        notebook,
-        timeout=None,
-        kernel_name="python3",
-        record_timing=False,
-        resources={"metadata": {"path": str(path.parent.resolve())}},
-    )
-    environment = {k: v for k, v in os.environ.items() if k != "KIT_SMOKE"}
-    environment["KIT_STATIC"] = "1"  # panels measure, and show a picture and a table
-    client.execute(env=environment)
-    notebook.cells.pop()
-    return notebook
+def _check_smoke(folder: Path | None) -> None:
+    """Refuse to put recordings of a short run where readers would find them."""
+    if folder is not None and folder.resolve().name == "recordings":
+        raise RecordingError(
+            f"record: --smoke {folder} is where recordings of full length live, and "
+            "those of a short run say nothing about speed.\nName another folder."
+        )
 
 
-def _write_notebook(notebook: Any, path: Path) -> None:
-    """Store the notebook with static outputs only."""
-    import nbformat
+def _run(path: Path, journal: Path, environment: dict[str, str], plain: bool) -> Any:
+    """Run a chapter; return its notebook with outputs, None where there are none."""
+    if plain:
+        from kit.recording.plain import run_plainly
 
-    notebook.metadata.pop("widgets", None)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = [o for o in cell.outputs if _is_static(o)]
-            for output in cell.outputs:
-                output.get("data", {}).pop(
-                    "application/vnd.jupyter.widget-view+json", 0
-                )
-    text = nbformat.writes(notebook)
-    part = path.with_suffix(".part")
-    part.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
-    part.replace(path)
-
-
-def _is_static(output: Any) -> bool:
-    """Return whether an output means something in a stored notebook.
-
-    Progress does not, and neither does a page that a script fetches from a server.
-    """
-    page = "".join(output.get("data", {}).get("text/html", ""))
-    return output.get("metadata", {}).get("kit") != "progress" and "<script" not in page
-
-
-def _write_recording(notebook: Path, made: Recording) -> Path:
-    """Write what was made where recordings live, in place of this machine's earlier."""
-    folder = notebook.parent / "recordings"
-    machine = made.trials[0].machine.name
-    today = datetime.date.today().isoformat()
-    target = folder / f"{notebook.stem}__{machine}__{today}.json"
-    recording.write(made, target)
-    for earlier in folder.glob(f"{notebook.stem}__{machine}__*.json"):
-        if earlier != target:
-            earlier.unlink()
-    return target
+        run_plainly(path, journal, environment)
+        return None
+    return recording.run_notebook(path, journal, environment)
 
 
 def judge(folder: Path) -> tuple[list[Judged], list[str]]:
@@ -311,12 +296,12 @@ def _holds_elsewhere(entry: Judged, judged: Iterable[Judged]) -> bool:
     )
 
 
-def _claim(made: Recording, row: dict[str, Any]) -> Claim:
+def _claim(made: Recording, row: dict[str, Any], *, judged: bool = True) -> Claim:
     """Judge a recorded claim anew, from the raw blocks of its comparison."""
     fields = {k: v for k, v in row.items() if k not in ("comparison", "label")}
     try:
         ratio = made.comparisons[row["comparison"]].ratios[row["label"]]
-        return Claim(ratio=ratio, **fields)
+        return Claim(ratio=ratio, judged=judged, **fields)
     except (KeyError, IndexError, TypeError) as error:
         raise RecordingError(f"claims: {row!r:.80} is not whole: {error!r}") from error
 

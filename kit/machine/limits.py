@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+
+from kit.machine import system
 
 Found = tuple[int | None, str]
 
@@ -37,10 +38,8 @@ def find_cores(root: Path) -> Found:
 
 def find_memory(root: Path) -> Found:
     """Find the machine's memory or the tightest limit on it, in bytes."""
-    if sys.platform != "linux":
-        import psutil
-
-        return psutil.virtual_memory().total, "psutil.virtual_memory()"
+    if not system.is_linux():
+        return system.read_memory()[0], "psutil.virtual_memory()"
     total = re.search(r"MemTotal:\s+(\d+) kB", read_text(root, "proc/meminfo"))
     sizes = [(int(total[1]) * 1024, "MemTotal in /proc/meminfo")] if total else []
     for group in _groups(root, "memory"):

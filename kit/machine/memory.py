@@ -6,13 +6,14 @@ import contextlib
 import ctypes
 import gc
 import os
+import re
 import sys
 import threading
 import time
 from pathlib import Path
 from types import TracebackType
 
-from kit.machine import devices, limits, processes
+from kit.machine import devices, limits, processes, system
 
 _SECONDS_BETWEEN_LOOKS = 0.02
 #: A look takes milliseconds in a process with large libraries: it may use so much of
@@ -104,19 +105,30 @@ class MemoryWatch:
 def proportional_bytes() -> int:
     """Return the memory of this process and its children, shared pages once."""
     if not os.path.exists("/proc/self/smaps_rollup"):
-        import psutil
-
         pids = [os.getpid(), *processes.descendants()]
-        total = 0
-        for pid in pids:
-            with contextlib.suppress(psutil.Error):
-                total += psutil.Process(pid).memory_info().rss
-        return total
+        return sum(map(system.read_resident_bytes, pids))
     total = 0
     for pid in [*processes.descendants(), os.getpid()]:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
             total += _kilobytes(file.read(), "Pss:")
     return total
+
+
+def private_bytes() -> int:
+    """Return the memory that this process shares with no other, in bytes.
+
+    What a fork has shared counts from when one of the two writes to it.
+
+    >>> private_bytes() > 1e6
+    True
+    """
+    if not system.is_linux():
+        return int(system.import_psutil().Process().memory_full_info().uss)
+    for path in ("/proc/self/smaps_rollup", "/proc/self/smaps"):
+        with contextlib.suppress(OSError), open(path) as file:
+            told = re.findall(r"^Private_\w+:\s+(\d+) kB", file.read(), re.M)
+            return sum(map(int, told)) * 1024
+    return system.read_resident_bytes(os.getpid())
 
 
 def available_bytes() -> int:
@@ -128,11 +140,9 @@ def available_bytes() -> int:
     told = [device.available() for device in devices.initialised()]
     if free := [known for known in told if known is not None]:
         return min(free)
-    import psutil
-
-    found = psutil.virtual_memory().available
+    machine, found = system.read_memory()
     limit, _ = limits.find_memory(Path("/"))
-    if limit is not None and limit < psutil.virtual_memory().total:
+    if limit is not None and limit < machine:
         found = min(found, limit - proportional_bytes())
     return max(found, 0)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterable
+
+from kit.machine import system
 
 #: Helpers that Python and PyTorch share between everything in a process. Suspending
 #: or ending them with one experiment would harm the others.
@@ -17,10 +18,8 @@ _SHARED = (
     b"torch._inductor.compile_worker",
     b"torch_shm_manager",
 )
-_CHILDREN_FILES = f"/proc/self/task/{os.getpid()}/children"
 #: Children that are known to be helpers, or have ended.
 _helpers: set[int] = set()
-_READS_PROC = sys.platform == "linux" and os.path.exists(_CHILDREN_FILES)
 
 
 def have_any() -> bool:
@@ -43,7 +42,7 @@ def descendants(pid: int | None = None) -> set[int]:
     if pid is None and not have_any():
         return set()
     found: set[int] = set()
-    for child in _children(pid or os.getpid()):
+    for child in system.list_children(pid or os.getpid()):
         shared = _shared_helper(child) if pid is None else b""
         if not shared:
             found.add(child)
@@ -52,33 +51,15 @@ def descendants(pid: int | None = None) -> set[int]:
     return found
 
 
-def _children(pid: int) -> list[int]:
-    if not _READS_PROC:
-        import psutil
-
-        try:
-            return [child.pid for child in psutil.Process(pid).children()]
-        except psutil.Error:
-            return []
-    children: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                children += map(int, file.read().split())
-    return children
-
-
 def started_by(threads: Iterable[int | None]) -> set[int]:
     """Return the processes that threads of this process have started, with theirs.
 
     Threads are named by their native ids. Only Linux tells; elsewhere there are none.
     """
     found: set[int] = set()
-    for thread in threads if _READS_PROC else ():
-        with contextlib.suppress(OSError):
-            with open(f"/proc/self/task/{thread}/children", "rb") as file:
-                started = set(map(int, file.read().split()))
-            found |= started.union(*map(descendants, started))
+    for thread in threads:
+        started = set(system.list_started(os.getpid(), thread))
+        found |= started.union(*map(descendants, started))
     return found
 
 
@@ -91,26 +72,10 @@ def _shared_helper(pid: int) -> bytes:
     server = sys.modules.get("multiprocessing.forkserver")
     if server and pid == getattr(server._forkserver, "_forkserver_pid", None):
         return _SHARED[1]
-    try:
-        if _READS_PROC:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                command = file.read()
-        else:
-            import psutil
-
-            command = " ".join(psutil.Process(pid).cmdline()).encode()
-    except Exception:  # it has ended, or may not be looked at: not one of ours
-        return b""
-    if command == _own_command():
+    command = system.read_command(pid)
+    if not command or command == system.read_command(os.getpid()):
         return b""
     return next((name for name in _SHARED if name in command), b"")
-
-
-def _own_command() -> bytes:
-    if not _READS_PROC:
-        return b""
-    with open("/proc/self/cmdline", "rb") as file:
-        return file.read()
 
 
 def children_seconds() -> float:
@@ -144,14 +109,14 @@ def have_workers() -> bool:
     global _helpers
     if not have_any():
         return False
-    children = set(_children(os.getpid()))
+    children = set(system.list_children(os.getpid()))
     _helpers &= children
     for pid in children - _helpers:
-        if not _shared_helper(pid) and _state(pid) not in ("Z", ""):
+        if not _shared_helper(pid) and system.read_state(pid) not in ("Z", ""):
             return True
         _helpers.add(pid)
     # A fork server is a helper, the workers that it started are not.
-    return any(_children(pid) for pid in _helpers)
+    return any(system.list_children(pid) for pid in _helpers)
 
 
 def suspend(pids: Iterable[int]) -> bool:
@@ -176,7 +141,7 @@ def end(pids: Iterable[int]) -> None:
 
 def alive(pids: Iterable[int]) -> set[int]:
     """Return those of the processes that still run (zombies do not)."""
-    return {pid for pid in pids if _state(pid) not in ("", "Z", "X")}
+    return {pid for pid in pids if system.read_state(pid) not in ("", "Z", "X")}
 
 
 def leave_out_shared(pids: Iterable[int]) -> set[int]:
@@ -185,7 +150,7 @@ def leave_out_shared(pids: Iterable[int]) -> set[int]:
     What was forked to become one may have been taken for a worker before. Only our own
     children can be helpers: workers of a fork server have its command line.
     """
-    children = _children(os.getpid())
+    children = system.list_children(os.getpid())
     return {pid for pid in pids if pid not in children or not _shared_helper(pid)}
 
 
@@ -198,32 +163,10 @@ def name(pid: int) -> str:
         return "process"
 
 
-def _state(pid: int) -> str:
-    if _READS_PROC:
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                return file.read().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            return ""
-    import psutil
-
-    try:
-        status = psutil.Process(pid).status()
-    except psutil.Error:
-        return ""
-    return "Z" if status == psutil.STATUS_ZOMBIE else "R"
-
-
 def _send(pid: int, name: str) -> bool:
     """Send a signal by name; a process that has already ended counts as done."""
     try:
-        if hasattr(signal, name):
-            os.kill(pid, getattr(signal, name))
-        else:
-            import psutil
-
-            actions = {"SIGSTOP": "suspend", "SIGCONT": "resume", "SIGKILL": "kill"}
-            getattr(psutil.Process(pid), actions[name])()
+        system.send(pid, name)
     except ProcessLookupError:
         return True
     except Exception:

@@ -231,9 +231,18 @@ class Drawing:
 
     def history(self, entries: Sequence[Entry]) -> str:
         """Return the history as an HTML table, the newest first."""
+        headers, rows = self.list_rows(list(enumerate(entries, 1))[-_MOST_ROWS:][::-1])
+        earlier = len(entries) - len(rows)
+        note = f"and {earlier} earlier" if earlier else ""
+        title = "Measured so far, the newest first"
+        return figures.html_table(headers, rows, title=title, note=note)
+
+    def list_rows(
+        self, numbered: Sequence[tuple[int, Entry]]
+    ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return a table's headers, and its rows for these lines of the history."""
         rows = []
-        numbered = list(enumerate(entries, 1))
-        for number, entry in reversed(numbered[-_MOST_ROWS:]):
+        for number, entry in numbered:
             chosen = [
                 "all" if entry.point is None else write_choice(entry.point[knob])
                 for knob in self.choices.lists
@@ -248,11 +257,7 @@ class Drawing:
             words = (entry.verdict, outcome if outcome != "complete" else "")
             remark = ", ".join(word for word in words if word)
             rows.append((str(number), *chosen, format_number(value), span, remark))
-        headers = ("", *self.choices.lists, unit_of(self.of), "95 % interval", "")
-        earlier = len(entries) - len(rows)
-        note = f"and {earlier} earlier" if earlier else ""
-        title = "Measured so far, the newest first"
-        return figures.html_table(headers, rows, title=title, note=note)
+        return ("", *self.choices.lists, unit_of(self.of), "95 % interval", ""), rows
 
 
 def latest(entries: Sequence[Entry]) -> list[Entry]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from kit.diagnosis.diagnosing import check_seconds, diagnose_watched
 from kit.figures import format_value
 from kit.panel.driver import Driver
 from kit.panel.findings import CAUSES, Findings
+from kit.panel.static import is_static, show_static
 from kit.progress import Progress, Stopped
 
 if TYPE_CHECKING:
@@ -125,13 +125,11 @@ class Gallery:
         return f"Gallery of {count}: {', '.join(self._loops)}"
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
-
         # A stored widget would be an error message. Nothing is diagnosed either: that
         # would give the answers away.
-        if os.environ.get("KIT_STATIC") == "1":
-            invitation = self._findings.invitation()
-            display({"text/plain": repr(self), "text/html": invitation}, raw=True)
+        if is_static():
+            left_out = "Its button, which diagnoses a loop, needs a notebook."
+            show_static(repr(self), self._findings.invitation, lambda: left_out)
             return
         from kit.panel.gallery_view import GalleryView
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from kit.panel.choices import Choices
 from kit.panel.drawing import Drawing
 from kit.panel.driver import Driver
 from kit.panel.results import Results
+from kit.panel.static import is_static, show_static
 from kit.progress import Progress
 from kit.recording import find_recorded
 from kit.trial import Trial
@@ -214,14 +214,11 @@ class Panel:
         return f"Panel of {names}: {', '.join(self._choices.lists) or 'no choices'}"
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
-
         # A stored widget would be an error message: where there is no front end, what
         # the notebook keeps is a picture and a table.
-        if os.environ.get("KIT_STATIC") == "1":
+        if is_static():
             self._measure_without_buttons()
-            data = {"text/plain": repr(self), "text/html": self._results.static()}
-            display(data, raw=True)
+            show_static(repr(self), self._results.static, self._results.text)
             return
         from kit.panel.view import View
 

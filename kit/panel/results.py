@@ -113,5 +113,14 @@ class Results:
         if not self._entries:
             return ""
         error = f"<pre>{html.escape(self.error)}</pre>" if self.error else ""
-        words = html.escape(". ".join(filter(None, (self.summary(), self.remark()))))
+        words = html.escape(self._words())
         return f"{self.picture()}{error}<p>{words}</p>{self.history()}"
+
+    def text(self) -> str:
+        """Return words and table as plain text, in the order of measuring."""
+        headers, rows = self._drawing.list_rows(list(enumerate(self._entries, 1)))
+        table = figures.text_table(headers, rows) if rows else ""
+        return "\n".join(filter(None, (self.error, self._words(), table)))
+
+    def _words(self) -> str:
+        return ". ".join(filter(None, (self.summary(), self.remark())))

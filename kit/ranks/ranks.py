@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -150,6 +152,7 @@ def start_ranks(n: int, *, cluster: Any = None, timeout: float = 25.0) -> Ranks:
     """
     global _team
     _check(n, timeout, cluster)
+    _check_installed()
     with Progress(f"starting {_count(n, 'rank')}") as progress:
         progress.doing = "starting processes"
         engines = LocalEngines(n) if cluster is None else _take_over(cluster, n)
@@ -228,6 +231,19 @@ def _check(n: int, timeout: float, cluster: Any) -> None:
             "turn: what they compute is right, how fast they are says little.",
             stacklevel=3,
         )
+
+
+def _check_installed() -> None:
+    """Refuse where what starts the processes, and sends to them, is not installed."""
+    try:
+        for name in ("ipyparallel", "cloudpickle"):
+            import_module(name)
+    except ImportError as error:
+        raise ExperimentError(
+            f"start_ranks(): {error.name or name} is not installed, and ranks need it."
+            f"\nInstall it with `{sys.executable} -m pip install ipyparallel "
+            "cloudpickle`. Without it, run a script with torchrun."
+        ) from None
 
 
 def _count(number: int, noun: str) -> str:

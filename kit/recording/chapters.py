@@ -9,11 +9,11 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kit.clock.experiment import Experiment
 from kit.clock.origin import source_of
 from kit.comparison import Comparison
+from kit.recording.cells import cell_source
 from kit.recording.files import Recording, RecordingError, load, write
 from kit.trial import JOURNAL, Trial
 
@@ -118,21 +118,6 @@ def notebook_definitions(path: Path) -> dict[str, set[str]] | None:
             for name, codes in _definitions(cell_source(cell)).items():
                 found.setdefault(name, set()).update(codes)
     return found
-
-
-def cell_source(cell: Mapping[str, Any]) -> str:
-    """Return a cell's source as Python: magics and shell lines become calls.
-
-    Of a cell that writes a file, it is what the file will hold.
-    """
-    source = "".join(cell["source"])
-    if source.startswith("%%writefile"):
-        return source.partition("\n")[2] if ".py" in source.splitlines()[0] else ""
-    try:
-        from IPython.core.inputtransformer2 import TransformerManager
-    except ImportError:
-        return source
-    return str(TransformerManager().transform_cell(source))
 
 
 def _definitions(source: str) -> dict[str, set[str]]:

@@ -18,6 +18,7 @@ import threading
 from pathlib import Path
 
 from kit.clock import ExperimentError
+from kit.machine import processes
 
 _SERVER = "kit-tensorboard"
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -90,12 +91,6 @@ def serve() -> None:
 
 def _end_with(parent: int) -> None:
     """End this process, as if asked to, once another one has ended."""
-    import psutil
-
-    try:
-        other = psutil.Process(parent)
-        while os.getppid() == parent and other.is_running():
-            threading.Event().wait(_SECONDS_BETWEEN_LOOKS)
-    except psutil.NoSuchProcess:
-        pass
+    while os.getppid() == parent and processes.alive([parent]):
+        threading.Event().wait(_SECONDS_BETWEEN_LOOKS)
     os.kill(os.getpid(), signal.SIGTERM)

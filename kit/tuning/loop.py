@@ -19,7 +19,7 @@ from typing import Any
 
 from kit.clock.experiment import Experiment
 from kit.clock.hints import name_dead_worker
-from kit.machine import processes, ticks
+from kit.machine import processes, system, ticks
 
 #: Looks at the processor time of workers lie so far apart, in seconds.
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -236,12 +236,6 @@ def _has_ended(pid: int) -> bool:
 
 def _describe(pids: set[int]) -> str:
     """Name worker processes with what they are doing."""
-    import psutil
-
-    told = []
-    for pid in sorted(pids):
-        try:
-            told.append(f"{pid} ({psutil.Process(pid).status()})")
-        except psutil.Error:
-            continue
+    named = [(pid, system.name_state(pid)) for pid in sorted(pids)]
+    told = [f"{pid} ({state})" for pid, state in named if state]
     return ", ".join(told[:4]) + (" …" if len(told) > 4 else "")
