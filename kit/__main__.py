@@ -199,7 +199,7 @@ def record_notebooks(
         print(f"recording {path} …", flush=True)
         # What solutions measure belongs to no chapter: only outputs are kept.
         keeps_trials = not dry_run and path.parent.name != "solutions"
-        conditions = {}
+        conditions = {"smoke": 1.0} if smoke else {}
         if keeps_trials and not smoke:  # now, while nothing else runs
             noise = this_machine().noise()
             print(f"  {noise.sentence()}", flush=True)
@@ -261,6 +261,9 @@ def judge(folder: Path) -> tuple[list[Judged], list[str]]:
         found: set[str] = set()
         for path in sorted((folder / "recordings").glob(f"{chapter}__*.json")):
             made = recording.read(path)
+            if wrong := _find_misplaced(path, made):
+                problems.append(f"{path.name}: {wrong}")
+                continue
             for row in made.claims:
                 if row.get("sentence") not in claims:
                     continue
@@ -284,6 +287,16 @@ def judge(folder: Path) -> tuple[list[Judged], list[str]]:
         if entry.claim.verdict == FAILS and not _holds_elsewhere(entry, judged):
             problems.append(f"{where}: its own recording contradicts it")
     return judged, problems
+
+
+def _find_misplaced(path: Path, made: Recording) -> str:
+    """Return why a recording may not judge this chapter's claims, or nothing."""
+    if any("smoke" in trial.conditions for trial in made.trials):
+        return "it is of a short run, which judges nothing; record it without --smoke"
+    for trial in made.trials:
+        if trial.machine.name != path.stem.split("__")[1]:
+            return f"it was made on {trial.machine.name}; its name says otherwise"
+    return ""
 
 
 def _holds_elsewhere(entry: Judged, judged: Iterable[Judged]) -> bool:

@@ -389,6 +389,38 @@ def test_a_broken_recording_fails_and_is_named(tutorials, capsys):
         assert len(err.strip().splitlines()) <= 6
 
 
+def test_a_recording_of_a_later_kit_says_what_to_do(tutorials, capsys):
+    path = record(tutorials, speed=2.0, machine=GPU)
+    content = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**content, "format": 99}), encoding="utf-8")
+    status, _, err = check(capsys, tutorials)
+    assert status == 1
+    assert path.name in err and "Update the kit" in err
+
+
+def test_a_recording_of_another_machine_than_its_name_says_counts_for_nothing(
+    tutorials, capsys
+):
+    path = record(tutorials, speed=4.0)
+    path.rename(path.with_name(path.name.replace(CPU, GPU)))
+    status, out, err = check(capsys, tutorials)
+    assert status == 1
+    assert GPU in err and f"was made on {CPU}" in err
+    assert GPU not in out and "4 ×" not in out
+
+
+def test_a_recording_of_a_short_run_counts_for_nothing(tutorials, capsys):
+    path = record(tutorials, speed=4.0)
+    made = recording.read(path)
+    for trial in made.trials:
+        trial.conditions["smoke"] = 1.0
+    recording.write(made, path)
+    status, out, err = check(capsys, tutorials)
+    assert status == 1
+    assert path.name in err and "short run" in err
+    assert "4 ×" not in out
+
+
 def test_a_stored_verdict_counts_for_nothing(tutorials, capsys):
     """Raw blocks decide, whatever else a forger adds to the claim."""
     path = record(tutorials, speed=0.5)
@@ -639,6 +671,21 @@ def test_dry_run_runs_and_judges_but_writes_nothing(chapter, capsys, tmp_path):
     assert status == 0
     assert f"✓ {SENTENCE}" in out
     assert kept(tmp_path) == before
+
+
+def test_a_short_run_goes_to_its_own_folder_and_is_judged_by_nobody(
+    chapter, capsys, tmp_path, noises
+):
+    before = kept(chapter.parent)
+    folder = tmp_path / "tried"
+    status, out, _ = run(capsys, "record", "--smoke", folder, chapter)
+    assert status == 0
+    (path,) = folder.iterdir()
+    assert str(path) in out
+    assert f"? {SENTENCE}" in out
+    assert kept(chapter.parent) == before
+    assert noises == []
+    assert recording.read(path).trials[0].conditions == {"smoke": 1.0}
 
 
 def test_a_notebook_that_raises_is_left_untouched(chapter, capsys, tmp_path):

@@ -682,6 +682,23 @@ def test_a_refusal_says_what_to_do_next(tmp_path, edit):
     assert any(word in text for word in ("again", "restore", "git", "take")), text
 
 
+@pytest.mark.parametrize("number", [4, 99, 0, "3", None])
+def test_another_format_says_which_are_read_and_what_to_do(tmp_path, number):
+    text = refused(edited(tmp_path, lambda c: c.update(format=number)), "format")
+    assert f"format is {number!r}" in text and "reads 1, 2, 3" in text
+    assert "Update the kit" in text
+    assert text.count("ecord it again") == 1
+
+
+def test_what_is_no_recording_is_told_apart(tmp_path):
+    path = tmp_path / "some.ipynb"
+    path.write_text(notebook("x = 1"), encoding="utf-8")
+    text = refused(path, "format")
+    assert "this is not a recording" in text and "kit.save()" in text
+    text = refused(tmp_path / "absent.json")
+    assert "No such file" in text and "kit.save()" in text
+
+
 # Writing is all or nothing
 
 

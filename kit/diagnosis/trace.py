@@ -254,6 +254,8 @@ def read(raw: Iterable[Any], caller: str = "diagnose()") -> Trace:
 def _make(event: Any) -> Event:
     start, name = event.start_ns(), event.name()
     shaped = name.startswith(("aten::", "torch::autograd::AccumulateGrad"))
+    # Earlier versions of PyTorch, such as 2.11, give lists of tensors no shapes.
+    read_shapes = getattr(event, "structured_input_shapes", event.shapes)
     return Event(
         name,
         start,
@@ -262,7 +264,7 @@ def _make(event: Any) -> Event:
         event.sequence_nr(),
         event.scope() == _USER_SCOPE or event.is_user_annotation(),
         bool(event.fwd_thread_id()) or name.startswith("autograd::engine"),
-        event.structured_input_shapes() if shaped else (),
+        read_shapes() if shaped else (),
         event.dtypes() if shaped else (),
         event.concrete_inputs() if name == "aten::convolution" else (),
     )

@@ -18,26 +18,31 @@ class RecordingError(Exception):
     """A recording cannot be read or written; names the file and the field."""
 
 
-Fail = Callable[[str, str], RecordingError]
+Fail = Callable[..., RecordingError]
+_REMEDY = "Record it again, or take the file as it was."
 
 
-def make_error(path: Path, field: str, what: str) -> RecordingError:
+def make_error(
+    path: Path, field: str, what: str, remedy: str = _REMEDY
+) -> RecordingError:
     """Make the error that names file and field and says what to do."""
-    return RecordingError(
-        f"{path}: {field} {what}.\nRecord it again, or take the file as it was."
-    )
+    return RecordingError(f"{path}: {field} {what}.\n{remedy}")
 
 
 def check_parts(content: Any, formats: Sequence[int], fail: Fail) -> None:
     """Raise for content that is no recording of these formats, or lacks a part."""
     if not isinstance(content, dict) or "format" not in content:
-        raise fail("format", "is missing; this is not a recording")
+        raise fail(
+            "format",
+            "is missing: this is not a recording",
+            "Name a file that kit.save() or `python -m kit record` has written.",
+        )
     if content["format"] not in formats:
         known = ", ".join(map(str, formats))
         raise fail(
             "format",
-            f"is {content['format']!r}; this version of the kit reads {known}. "
-            "Update the kit, or record again",
+            f"is {content['format']!r}, and this version of the kit reads {known}",
+            "Update the kit, which may be older than the file, or record it again.",
         )
     for key in (*_PARTS, "checksum"):
         if key not in content:

@@ -170,7 +170,8 @@ def read(path: str | os.PathLike[str]) -> Recording:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecordingError(
-            f"{path}: cannot be read ({error.strerror or error})."
+            f"{path}: cannot be read ({error.strerror or error}).\n"
+            "Name a file that kit.save() or `python -m kit record` has written."
         ) from error
     except ValueError as error:
         raise RecordingError(

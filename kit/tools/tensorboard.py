@@ -44,6 +44,9 @@ def prepare_tensorboard(folder: str | Path = "runs") -> Path:
             f"Install it with `{sys.executable} -m pip install tensorboard`, then "
             "restart the kernel."
         )
+    logs = _make_folder(Path(folder))
+    if os.environ.get("KIT_STATIC") == "text":
+        return logs  # there is no notebook, so `%tensorboard` is left out, too
     server = shutil.which(_SERVER, path=sysconfig.get_path("scripts"))
     if server is None:
         raise ExperimentError(
@@ -51,7 +54,6 @@ def prepare_tensorboard(folder: str | Path = "runs") -> Path:
             "It comes with the kit: run `make lab`, or `pip install --editable .` in "
             "the kit's folder."
         )
-    logs = _make_folder(Path(folder))
     os.environ["TENSORBOARD_BINARY"] = server
     hub = os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
     if hub:
