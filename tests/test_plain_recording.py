@@ -403,6 +403,7 @@ def test_cells_become_what_ipython_makes_of_them():
         "%%writefile -a some.py\nx = 1\n\n\ny = 2\n",
         "files = !ls *.py",
         "y = %time 1",
+        "x = 1\nkit.measure?",
         "x = '''\n%env A=1\n!ls\n'''",
         "x = (7\n  % 4)",
         "def f(x:\n    pass",

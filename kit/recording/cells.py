@@ -13,6 +13,7 @@ _LINES = (
     (r"(\s*)!(.*)", "{0}get_ipython().system({1!r})"),
     (r"(\s*\w+ *= *)%(\w+) *(.*)", "{0}get_ipython().run_line_magic({1!r}, {2!r})"),
     (r"(\s*\w+ *= *)!(.*)", "{0}get_ipython().getoutput({1!r})"),
+    (r"(\s*)([\w.]+)\?", "{0}get_ipython().run_line_magic('pinfo', {1!r})"),
 )
 
 
@@ -30,7 +31,7 @@ def cell_source(cell: Mapping[str, Any]) -> str:
 def make_python(source: str) -> str:
     """Return a cell's source with a call in place of each magic and shell line.
 
-    As IPython does it; only `?`, which asks for help, is left to fail.
+    As IPython does it, for what notebooks use.
 
     >>> make_python("%env WIDTH=3\\nx = 1")
     "get_ipython().run_line_magic('env', 'WIDTH=3')\\nx = 1\\n"
