@@ -231,7 +231,7 @@ def test_what_cells_display_is_text(done):
     assert shown["handle"].splitlines() == ["'first'", "'second'"]
     assert shown["text"] == "('3', '\\n%env WIDTH=4\\n')\n", "no magic in a string"
     assert "'input'" in more["diagnose"] and "Timeline of" in more["timeline"]
-    assert "num_workers" in more["tune"] and "batch_size" in more["batch"]
+    assert "num_workers=" in more["tune"] and "fill: " in more["batch"]
     assert shown["save"] == "2\n" and shown["recorded"].startswith("[]\n")
 
 
