@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -92,15 +93,16 @@ class NumberFormat:
 
         The even one is that whose last bit is 0. What is too large becomes infinite, or
         with `saturate` the largest number; a `finite_only` format without it has only
-        "not a number" for it. By default those that are `finite_only` saturate, which
-        is what `tensor.to(torch.float8_e4m3fn)` does in PyTorch 2.15; older versions of
-        PyTorch made it not a number.
+        "not a number" for it. By default it is what the PyTorch that is
+        installed does: `tensor.to(torch.float8_e4m3fn)` saturates in PyTorch 2.15, and
+        made it not a number before.
 
         The result equals `torch.tensor(value).to(dtype)` wherever `value` is a float32.
         Of any other value PyTorch makes a float32 first, and so rounds twice.
 
-        >>> FORMATS["float16"].round(65520), FORMATS["float8_e4m3fn"].round(1000)
-        (inf, 448.0)
+        >>> half = FORMATS["float16"]
+        >>> half.round(65520), half.round(65520, saturate=True)
+        (inf, 65504.0)
         """
         return self.decode(self.encode(value, saturate=saturate))
 
@@ -111,7 +113,8 @@ class NumberFormat:
         '1100000000000000'
         """
         value = read_number(f"{self.name}.encode", value)
-        saturate = self.finite_only if saturate is None else saturate
+        if saturate is None:
+            saturate = self.finite_only and _pytorch_saturates()
         sign = (math.copysign(1, value) < 0) << (self.bits - 1)
         if math.isnan(value):
             return sign | self._nan_pattern
@@ -360,6 +363,14 @@ def find_formats(
             f"{asker}(): formats: {wrong}.\nThere are: {', '.join(FORMATS)}"
         )
     return {name: known[name] for name in names}
+
+
+@functools.cache
+def _pytorch_saturates() -> bool:
+    """Return whether PyTorch cuts what is too large for float8_e4m3fn."""
+    import torch
+
+    return not torch.tensor(1e6).to(torch.float8_e4m3fn).float().isnan().item()
 
 
 def format_exactly(value: float) -> str:
