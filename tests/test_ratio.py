@@ -505,6 +505,26 @@ def test_cannot_tell_says_what_to_do(case):
     assert REMEDY.search(reason), f"no remedy in {reason!r}"
 
 
+@pytest.mark.parametrize(
+    "seen, enough", [({"unsteady": 0.7}, math.exp(2 * 0.7)), ({"stolen": 0.4}, 5.0)]
+)
+def test_a_ratio_beyond_what_the_machine_can_have_made_stands(seen, enough):
+    """Speeds that lay so far apart, or time that all came from one of the two."""
+    for factor in (enough, 1 / enough):
+        for beyond in (0.95, 1.05):
+            seconds = factor**-1 * (beyond if factor < 1 else 1 / beyond)
+            shaky = rate_trial(seconds, conditions=seen)
+            verdict = compare_trials(rate_trial(1.0), shaky).verdict
+            expected = "faster" if factor > 1 else "slower"
+            assert verdict == (expected if beyond > 1 else "cannot tell"), seconds
+
+
+@pytest.mark.parametrize("stolen", [0.5, 0.9])
+def test_no_ratio_stands_where_half_of_the_time_was_stolen(stolen):
+    shaky = rate_trial(0.001, conditions={"stolen": stolen})
+    assert compare_trials(rate_trial(1.0), shaky).verdict == "cannot tell"
+
+
 def test_a_disturbed_trial_is_no_result():
     ratio = compare_trials(rate_trial(2.0), rate_trial(1.0, outcome="disturbed"))
     assert ratio.verdict == "cannot tell"

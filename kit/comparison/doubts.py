@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kit.comparison.quantities import SPEED
@@ -41,7 +42,7 @@ def find_doubt(trial: Trial, of: str) -> str:
         )
     seen = trial.conditions
     if (
-        seen.get("others_cores", 0.0) > _BUSY_CORES
+        _has_neighbours(trial)
         and seen.get("cores_per_thread", 1.0) > _SEVERAL_THREADS
         and seen.get("waiting", 0.0) > _WAITING
     ):
@@ -51,11 +52,6 @@ def find_doubt(trial: Trial, of: str) -> str:
         return (
             f"{busy} threads were measured; close them, or set torch.set_num_threads(1)"
         )
-    if seen.get("stolen", 0.0) > _MUCH_STOLEN:
-        return (
-            f"the host took {seen['stolen']:.1f} cores' time away for other guests; "
-            "measure at another time, or on a machine of your own"
-        )
     blocks = zip(trial.block_setups, trial.block_wall_seconds, strict=True)
     shortest = min((t for setup, t in blocks if setup != COLD), default=math.inf)
     if seen.get("throttled", 0.0) > _THROTTLED and shortest < _SHORT_BLOCK_SECONDS:
@@ -64,14 +60,44 @@ def find_doubt(trial: Trial, of: str) -> str:
             "blocks are too short to tell whom it hit; use fewer threads or workers, "
             "or run it again"
         )
+    return ""
+
+
+def find_disturbance(trials: Sequence[Trial], low: float, high: float) -> str:
+    """Return what a machine did that may have made this ratio, or nothing.
+
+    How much it may have done is known: a speed cannot have changed by more than the
+    sentinel saw, and one variant cannot have lost more time than was taken from both. A
+    ratio whose whole interval is beyond that stands.
+    """
     # A neighbour makes the sentinel unsteady, too; that, alternation copes with.
-    alone = seen.get("others_cores", 0.0) <= _BUSY_CORES
-    if alone and seen.get("unsteady", 0.0) > _VERY_UNSTEADY:
-        return (
-            f"the machine's own speed changed by ±{seen['unsteady']:.0%} meanwhile; "
+    alone = [t.conditions for t in trials if not _has_neighbours(t)]
+    unsteady = max((seen.get("unsteady", 0.0) for seen in alone), default=0.0)
+    stolen = max(trial.conditions.get("stolen", 0.0) for trial in trials)
+    doubt = ""
+    # The sentinel's number is half the distance of its speeds, on the log scale.
+    if unsteady > _VERY_UNSTEADY and _is_within(low, high, math.exp(2 * unsteady)):
+        doubt = (
+            f"the machine's own speed changed by ±{unsteady:.0%} meanwhile; "
             "plug it in, let it cool, or measure at another time"
         )
-    return ""
+    # Each variant had half of the time that something was taken from.
+    most = 1 / (1 - 2 * stolen) if stolen < 0.5 else math.inf
+    if stolen > _MUCH_STOLEN and _is_within(low, high, most):
+        doubt = (
+            f"the host took {stolen:.1f} cores' time away for other guests; "
+            "measure at another time, or on a machine of your own"
+        )
+    return doubt
+
+
+def _is_within(low: float, high: float, most: float) -> bool:
+    """Return whether an interval holds a ratio that is no larger than this factor."""
+    return not (low > most or high < 1 / most)
+
+
+def _has_neighbours(trial: Trial) -> bool:
+    return trial.conditions.get("others_cores", 0.0) > _BUSY_CORES
 
 
 def find_change(baseline: Trial, variant: Trial, log_ratio: Estimate) -> str:

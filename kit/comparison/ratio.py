@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kit import stats
-from kit.comparison.doubts import explain_width, find_change, find_doubt
+from kit.comparison.doubts import (
+    explain_width,
+    find_change,
+    find_disturbance,
+    find_doubt,
+)
 from kit.comparison.quantities import QUANTITIES, SPEED
 from kit.trial import COLD, Trial
 
@@ -76,7 +81,8 @@ def compare_trials(
         reason += f"; {cause}"
     doubts = [find_doubt(trial, of) for trial in (baseline, variant)]
     if of == SPEED and not baseline.whole_runs:
-        doubts.insert(0, find_change(baseline, variant, estimate))
+        disturbance = find_disturbance((baseline, variant), low, high)
+        doubts = [find_change(baseline, variant, estimate), disturbance, *doubts]
     for doubt in filter(None, doubts):
         verdict, reason = "cannot tell", doubt
     return Ratio(value, low, high, verdict, reason or note)

@@ -14,7 +14,7 @@ from kit.clock.stage import Place, check_place, prepare
 from kit.clock.turns import take_turn
 from kit.comparison.alternation import Variant
 from kit.comparison.comparing import compare_watched
-from kit.comparison.doubts import find_doubt
+from kit.comparison.doubts import find_disturbance, find_doubt
 from kit.comparison.quantities import SPEED
 from kit.comparison.ratio import Ratio
 from kit.comparison.result import Comparison
@@ -215,16 +215,11 @@ def settle(ratio: Ratio, trials: Sequence[Trial]) -> Ratio:
     and so does a machine whose own speed changes by less. What other programs did to
     the measurement may be of any size.
     """
-    unsteady = min(0.9, max(t.conditions.get("unsteady", 0.0) for t in trials))
-    least = max(_FACTOR, (1 + unsteady) / (1 - unsteady))
-    settled = [
-        dataclasses.replace(
-            trial, outcome="complete", conditions=trial.conditions | {"unsteady": 0.0}
-        )
+    disturbed = find_disturbance(trials, ratio.low, ratio.high) or any(
+        find_doubt(dataclasses.replace(trial, outcome="complete"), SPEED)
         for trial in trials
-    ]
-    disturbed = any(find_doubt(trial, SPEED) for trial in settled)
-    if ratio.verdict != "cannot tell" or not ratio.low > least or disturbed:
+    )
+    if ratio.verdict != "cannot tell" or not ratio.low > _FACTOR or disturbed:
         return ratio
     return dataclasses.replace(ratio, verdict="faster")
 

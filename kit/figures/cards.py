@@ -65,8 +65,18 @@ def write_rows(rows: Sequence[Row], write: Callable[[float], str]) -> str:
 
 
 def write_tick(value: float, _: Any = None) -> str:
-    """Write a number on an axis."""
-    return f"{value:,.6g}".replace("-", "−")
+    """Write a number on an axis: a whole one in full, a huge one with a word.
+
+    >>> write_tick(0.25), write_tick(2**20), write_tick(4e9), write_tick(-1e-7)
+    ('0.25', '1,048,576', '4 billion', '−1e−07')
+    """
+    text = f"{value:,.6g}"
+    if 1e6 <= abs(value) < 1e15:
+        words = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+        unit, word = next(pair for pair in words if abs(value) >= pair[0])
+        whole = value == round(value) and abs(value) < 1e8
+        text = f"{value:,.0f}" if whole else f"{value / unit:.4g} {word}"
+    return text.replace("-", "−")
 
 
 def write_bytes(value: float, _: Any = None) -> str:
@@ -178,6 +188,7 @@ def label_ends(
         ceiling = heights[i] - gap
     for height, name, (x, y, colour) in zip(heights, names, ends, strict=True):
         line = {"arrowstyle": "-", "color": COLOURS["border"], "shrinkB": 7}
+        line["relpos"] = (0, 0.5)  # from the left edge, so not across other names
         place = (1.025, (height - bottom) / (top - bottom))
         look = {"textcoords": "axes fraction", "annotation_clip": False, "role": colour}
         look["arrowprops"] = None if x is None else line
