@@ -211,6 +211,17 @@ def draw_three(**changes):
     return figures.draw_lines(series, **given)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("logx", [False, True])
+def test_lines_of_a_single_place_have_it_in_the_middle(logx):
+    series = {"a": ([64], [5.0], [4.0], [6.0], "measured")}
+    labels = {"title": "t", "xlabel": "x", "ylabel": "y"}
+    axes = figures.draw_lines(series, logx=logx, **labels).axes[0]
+    low, high = axes.get_xlim()
+    assert 64 in (pytest.approx((low + high) / 2), pytest.approx((low * high) ** 0.5))
+    assert axes.get_xticks().tolist() == [64] and low < 63.5 and high > 64.5
+
+
 def test_lines_pass_through_the_given_points_with_their_intervals():
     figure = draw_three()
     here, model, elsewhere = lines_of(figure)

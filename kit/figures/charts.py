@@ -125,6 +125,9 @@ def draw_lines(
     right = EDGE + cards.measure_widest(names) + 0.2
     figure, axes = cards.make_card(title, 3.3, 1.05, right, width)
     axes.set_xscale("log" if logx else "linear")
+    if len(places := {x for xs, *_ in series.values() for x in xs}) == 1:
+        (x,) = places  # has no width that a margin could be a share of
+        axes.set_xlim((x / 2, 2 * x) if logx and x > 0 else (x - 1, x + 1))
     drawn = dict.fromkeys(_LOOKS, 0)
     everything: list[cards.Row] = []
     ends, words = [], []
