@@ -110,11 +110,12 @@ class Apart:
             [
                 *(part.format, str(part.sign), part.exponent, part.mantissa),
                 *(format_exactly(part.stored), format_short(part.gap)),
-                *(part.error_text.removeprefix("off by "), part.kind),
+                part.error_text.removeprefix("off by ")
+                + ", subnormal" * (part.kind == "subnormal"),
             ]
             for part in self.parts.values()
         ]
-        return [*head, "kind"], rows
+        return head, rows
 
 
 def take_apart(
@@ -127,9 +128,9 @@ def take_apart(
 
     >>> take_apart(1.25, ["bfloat16", "float16"])
     1.25 is stored exactly, in bfloat16 and float16
-    format    sign  exponent    mantissa  stored      gap  error  kind
-    bfloat16     0  01111111     0100000    1.25   0.0078  exact  normal
-    float16      0     01111  0100000000    1.25  0.00098  exact  normal
+    format    sign  exponent    mantissa  stored      gap  error
+    bfloat16     0  01111111     0100000    1.25   0.0078  exact
+    float16      0     01111  0100000000    1.25  0.00098  exact
     """
     value = read_number("take_apart", value)
     return Apart(value, find_formats("take_apart", formats))
