@@ -263,14 +263,15 @@ def test_the_notebook_stays_as_it_is(done, chapter):
 
 
 @linux_only
-def test_a_real_chapter_is_recorded_so(bare, tmp_path):
+@pytest.mark.parametrize("name", ["00_start_here", "08_number_formats"])
+def test_a_real_chapter_is_recorded_so(bare, tmp_path, name):
     """Its claims, and its experiments as they are, are those of the usual recording."""
-    notebook = TUTORIALS / "00_start_here.ipynb"
+    notebook = TUTORIALS / f"{name}.ipynb"
     done = command(bare, "record", "--plain", "--smoke", tmp_path, notebook)
     assert done.returncode == 0, done.stdout[-4000:]
     (path,) = tmp_path.iterdir()
     made = recording.read(path)
-    *_, usual = sorted((TUTORIALS / "recordings").glob("00_start_here__*.json"))
+    *_, usual = sorted((TUTORIALS / "recordings").glob(f"{name}__*.json"))
     usual = recording.read(usual)
     assert made.claims and made.claims == usual.claims
     definitions = recording.notebook_definitions(notebook)

@@ -6,7 +6,6 @@ import ast
 import html
 import math
 import operator
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from kit.clock.experiment import ExperimentError
 from kit.costs import Apart, NumberFormat, Parts
 from kit.costs.number_formats import find_formats, format_exactly, format_short
 from kit.figures import format_value
+from kit.panel.static import is_static, show_static
 
 if TYPE_CHECKING:
     from kit.panel.formats_view import FormatsView
@@ -167,12 +167,9 @@ class Formats:
         return f"Number formats: {', '.join(self.formats)}"
 
     def _ipython_display_(self) -> None:
-        from IPython.display import display
-
         # A stored widget would be an error message.
-        if os.environ.get("KIT_STATIC") == "1":
-            data = {"text/plain": repr(self), "text/html": self.results.static()}
-            display(data, raw=True)
+        if is_static():
+            show_static(repr(self), self.results.static, self.results.text)
             return
         from kit.panel.formats_view import FormatsView
 
@@ -193,6 +190,10 @@ class Told:
     def summary(self) -> str:
         """Return what the chosen format makes of the number, in a sentence or two."""
         return describe(self.apart.formats[self.chosen], self.apart.value)
+
+    def text(self) -> str:
+        """Return words and table as plain text."""
+        return f"{self.summary()}\n{self.apart}"
 
     def picture(self) -> str:
         """Return the picture as an HTML image with alt text."""
