@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from kit.comparison import Comparison, Ratio, compare_trials
 from kit.machine import Machine
-from kit.trial import Trial
+from kit.trial import COLD, Trial
 
 # A remedy is a clause that begins with what to do.
 REMEDY = re.compile(
@@ -523,6 +523,64 @@ def test_a_ratio_beyond_what_the_machine_can_have_made_stands(seen, enough):
 def test_no_ratio_stands_where_half_of_the_time_was_stolen(stolen):
     shaky = rate_trial(0.001, conditions={"stolen": stolen})
     assert compare_trials(rate_trial(1.0), shaky).verdict == "cannot tell"
+
+
+def with_first_life(seconds, first):
+    """A trial whose first life, of six blocks, took these seconds a block."""
+    trial = rate_trial(seconds)
+    return rate_trial(
+        seconds,
+        block_seconds=[*first, *trial.block_seconds],
+        block_items=[10] * len(first) + trial.block_items,
+        block_steps=[5] * len(first) + trial.block_steps,
+        block_setups=[COLD] * len(first) + trial.block_setups,
+        block_rounds=[0] * len(first) + trial.block_rounds,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "first", "verdict"),
+    [
+        (2.0, 2.0, "faster"),  # a first life like the others
+        (2.0, 1.5, "faster"),  # 2 / (2 / 1.5)^2 = 1.1
+        (2.0, 1.4, "cannot tell"),  # 2 / (2 / 1.4)^2 = 0.98
+        (1.3, 1.05, "cannot tell"),
+        (1.3, 2.0, "faster"),  # away from no difference at all
+        (0.4, 0.5, "slower"),
+        (0.4, 0.7, "cannot tell"),
+        (0.8, 0.4, "slower"),
+        (1.0, 1.4, "cannot tell"),
+    ],
+)
+def test_a_first_life_that_differs_withholds_what_it_may_undo(ratio, first, verdict):
+    base = with_first_life(1.0, [1.0] * 6)
+    other = with_first_life(1 / ratio, [1 / first] * 6)
+    found = compare_trials(base, other)
+    assert found.verdict == verdict, found
+    assert found.value == pytest.approx(ratio)  # the figure stays
+    said = "its first, longer life as in later ones"
+    if verdict == "cannot tell":
+        assert said in found.reason
+        assert REMEDY.search(found.reason)
+    elif ratio != first:
+        assert said in found.reason and "a long run may differ" in found.reason
+    else:
+        assert found.reason == ""
+
+
+@pytest.mark.parametrize("first", [1.9, 1.7])
+def test_the_end_of_a_first_life_counts_like_all_of_it(first):
+    """A queue that starts full: fast at first, and in the end as slow as the other."""
+    base = with_first_life(1.0, [1.0] * 9)
+    queue = with_first_life(1 / 1.93, [1 / first] * 6 + [1.0] * 3)
+    found = compare_trials(base, queue)
+    assert found.verdict == "cannot tell"
+    assert "end of its first, longer life" in found.reason
+
+
+def test_a_large_ratio_is_written_out():
+    found = compare_trials(rate_trial(1.0), rate_trial(1 / 1312.4))
+    assert str(found) == "1,312 × [1,312, 1,312]"
 
 
 def test_a_disturbed_trial_is_no_result():

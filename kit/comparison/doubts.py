@@ -100,36 +100,45 @@ def _has_neighbours(trial: Trial) -> bool:
     return trial.conditions.get("others_cores", 0.0) > _BUSY_CORES
 
 
-def find_change(baseline: Trial, variant: Trial, log_ratio: Estimate) -> str:
-    """Return whose speed depends on how long it has been running, or nothing.
+def find_change(
+    baseline: Trial, variant: Trial, log_ratio: Estimate
+) -> tuple[str, Estimate]:
+    """Return whose speed depends on how long it runs, and how far that may reach.
 
     The first life of each is longer than the others, and alone. Where all of it, or its
     last third, tells a ratio that is off by over a fifth, and by more than lives differ
     anyway, then speed changes on the way (a queue that starts full, a step that grows,
-    rare slow steps), or later starts find what the first one left behind.
+    rare slow steps), or later starts find what the first one left behind. A longer run
+    may be off by more: the interval is stretched by twice as much, towards that ratio.
     """
     lives = [_read_lives(trial) for trial in (baseline, variant)]
     if math.isnan(log_ratio.high) or not all(lives):
-        return ""
+        return "", log_ratio
     pairs = len({s for s in variant.block_setups if s != COLD}) / 2
     # One life beside the mean of so many pairs of lives.
     usual = (log_ratio.high - log_ratio.low) / 2 * math.sqrt(2 * (pairs + 1))
+    value, low, high = log_ratio
+    message, most = "", max(math.log(_CHANGED), usual)
     for part in ("first", "late"):
         a, b = (getattr(life, part) for life in lives if life)
-        off = abs(math.log(b / a) - log_ratio.value)
-        if off > max(math.log(_CHANGED), usual):
+        off = math.log(b / a) - value
+        if abs(off) <= max(math.log(_CHANGED), usual):
+            continue
+        low = min(low, log_ratio.low + 2 * off)
+        high = max(high, log_ratio.high + 2 * off)
+        if abs(off) > most:
+            most = abs(off)
             changes = [getattr(life, part) / life.later for life in lives if life]
             change, trial = max(
                 zip(changes, (baseline, variant), strict=True),
                 key=lambda c: abs(math.log(c[0])),
             )
             where = "the end of " * (part == "late") + "its first, longer life"
-            return (
+            message = (
                 f"{trial.heading()} ran {change:.2g} × as fast in {where} as in later "
-                "ones: its speed changes on the way, or starts leave something behind; "
-                "compare whole runs (seconds=None), or measure much longer"
+                "ones"
             )
-    return ""
+    return message, Estimate(value, low, high)
 
 
 class _Lives(NamedTuple):

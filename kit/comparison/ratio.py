@@ -37,8 +37,20 @@ class Ratio:
 
     def __str__(self) -> str:
         if self.unit == "×":
-            return f"{self.value:.3g} × [{self.low:.3g}, {self.high:.3g}]"
+            return (
+                f"{write_ratio(self.value)} × "
+                f"[{write_ratio(self.low)}, {write_ratio(self.high)}]"
+            )
         return f"{self.value:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
+
+
+def write_ratio(value: float) -> str:
+    """Write a ratio with three significant digits, or with all up to a million.
+
+    >>> write_ratio(0.98765), write_ratio(1312.4), write_ratio(2.5e17)
+    ('0.988', '1,312', '2.5e+17')
+    """
+    return f"{value:,.0f}" if 999.5 <= value < 1e6 else f"{value:.3g}"
 
 
 def compare_trials(
@@ -81,8 +93,17 @@ def compare_trials(
         reason += f"; {cause}"
     doubts = [find_doubt(trial, of) for trial in (baseline, variant)]
     if of == SPEED and not baseline.whole_runs:
-        disturbance = find_disturbance((baseline, variant), low, high)
-        doubts = [find_change(baseline, variant, estimate), disturbance, *doubts]
+        doubts.insert(0, find_disturbance((baseline, variant), low, high))
+        change, reach = find_change(baseline, variant, estimate)
+        reached, _ = _verdict(*map(math.exp, reach[1:]), above, below)
+        if change and reached == "cannot tell":
+            doubts.insert(
+                0,
+                f"{change}: its speed changes on the way, or starts leave something "
+                "behind; compare whole runs (seconds=None), or measure much longer",
+            )
+        elif change:
+            note = "; ".join(filter(None, (note, f"{change}: a long run may differ")))
     for doubt in filter(None, doubts):
         verdict, reason = "cannot tell", doubt
     return Ratio(value, low, high, verdict, reason or note)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kit import figures
 from kit.comparison.prediction import Prediction
 from kit.comparison.quantities import QUANTITIES, SPEED, quantity_of
-from kit.comparison.ratio import Ratio, compare_trials
+from kit.comparison.ratio import Ratio, compare_trials, write_ratio
 from kit.trial import Trial
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ class Comparison:
             value, ratio = self.quantity(trial)[0], self.ratios.get(label)
             shown = (f"{self._unity:g}", "", "baseline")
             if ratio is not None:
-                span = f"[{ratio.low:.3g}, {ratio.high:.3g}]"
-                shown = (f"{ratio.value:.3g}", span, ratio.verdict)
+                span = f"[{write_ratio(ratio.low)}, {write_ratio(ratio.high)}]"
+                shown = (write_ratio(ratio.value), span, ratio.verdict)
             rows.append((label, _write(value), *shown))
         return rows
 

@@ -53,8 +53,11 @@ MOST_MODELS = 0.95
 RESOLUTION = 0.02
 #: Steps of a trial of memory.
 STEPS = 3
-#: Each size of a ladder of throughput is run so often, for so long and two steps.
-ROUNDS, SECONDS, LADDER = 2, 0.2, 1.5
+#: A ladder of so many sizes is climbed once, each for so long and two steps. Its best,
+#: and those found, are then timed by turns, in so many rounds or so many seconds, at
+#: least two: the best of many that were timed once is one that was lucky.
+LADDER, RUNGS, SECONDS = 1.5, 12, 0.2
+CONTENDERS, ROUNDS, ROUND_SECONDS = 3, 5, 30.0
 #: Seconds after which a child is taken to hang.
 PATIENCE = 240
 
@@ -182,21 +185,32 @@ def make_row(case, truth, nursery, others):
     budget = None if CUDA else case.budget
     found = nursery.ask("ask_finder", name=case.name, budget=budget)
     # Not of one sample: batch norm refuses it where an image has shrunk to a pixel.
-    ladder = {max(2, round(truth.maximum / LADDER**n)) for n in range(24)}
+    ladder = {max(2, round(truth.maximum / LADDER**n)) for n in range(RUNGS)}
+    climbed = nursery.must("time_steps", name=case.name, sizes=sorted(ladder), rounds=1)
+    contenders = set(find_fastest(climbed))
     for told in (found, *others.values()):
-        ladder |= {told[key] for key in ("size", "largest") if key in told}
-    times = nursery.must("time_steps", name=case.name, sizes=sorted(ladder))
+        contenders |= {told["size"]} if "size" in told else set()
+    times = nursery.must(
+        "time_steps", name=case.name, sizes=sorted(contenders), rounds=ROUNDS
+    )
     row = {
         "case": case,
         "truth": truth,
         "found": found,
         "others": others,
+        "ladder": {size: size / seconds for size, seconds in climbed},
         "rates": {size: size / seconds for size, seconds in times},
     }
     if "error" not in found:
         size = found["largest"]
         row["peak"] = nursery.must("measure_peak", name=case.name, size=size)
     return row
+
+
+def find_fastest(times):
+    """Return the sizes that were fastest, so many at most, of pairs with seconds."""
+    by_rate = sorted(times, key=lambda pair: pair[1] / pair[0])
+    return [size for size, _ in by_rate[:CONTENDERS]]
 
 
 def best_size(row):
@@ -238,7 +252,8 @@ def describe(row):
     rate = f"{row['rates'][best]:.4g} samples/s"
     print(f"{name}: {maximum} at most; at best {rate}, with {best}")
     print("  peaks:", ", ".join(f"{s}: {told(peaks[s])}" for s in sorted(peaks)))
-    print("  per second:", ", ".join(f"{s}: {r:.4g}" for s, r in row["rates"].items()))
+    for how in ("ladder", "rates"):
+        print(f"  {how}:", ", ".join(f"{s}: {r:.4g}" for s, r in row[how].items()))
     for who, answer in {"find_batch_size": found, **row["others"]}.items():
         print(f"  {who}: {answer}")
     sys.stdout.flush()
@@ -553,12 +568,15 @@ def measure_peak(name, size):
     return peak.rise()
 
 
-def time_steps(name, sizes):
-    """Return pairs of a size and its seconds per step: up the ladder, then down."""
-    times = {size: [] for size in sizes}
-    for number in range(ROUNDS):
+def time_steps(name, sizes, rounds):
+    """Return pairs of a size and its seconds per step: upwards, then down, by turns."""
+    times, begun = {size: [] for size in sizes}, time.perf_counter()
+    for number in range(rounds):
+        if number > 1 and time.perf_counter() - begun > ROUND_SECONDS:
+            break
         for size in sizes[:: -1 if number % 2 else 1]:
-            times[size] += time_some(CASES[name].make_experiment(), size)
+            some = time_some(CASES[name].make_experiment(), size)
+            times[size].append(statistics.median(some))
     return [(size, statistics.median(some)) for size, some in times.items()]
 
 

@@ -40,6 +40,17 @@ def test_it_yields_what_the_callback_gets(steps_of):
     assert list(steps_of(fit)) == [3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    "result", [7, None, object()], ids=["a number", "nothing", "an object"]
+)
+def test_what_the_trainer_returns_is_no_step(steps_of, result):
+    def fit(on_step):
+        on_step(3)
+        return result
+
+    assert list(steps_of(fit)) == [3]
+
+
 def test_only_one_of_the_two_runs(steps_of):
     events = []
 
