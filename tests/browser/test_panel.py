@@ -51,7 +51,7 @@ PANELS = {
     "knobs": "train, pause=[1, 2, 4], seconds=0.2",
     "workers": "load, num_workers=[1, 2], seconds=60",
     "beside": "train, pause=[1, 2], seconds=1.5",
-    "first": "train, pause=[1, 2], seconds=1.2",
+    "first": "train, pause=[1, 2], seconds=5",  # longer than a press of a button
     "second": "train, pause=[1, 8], seconds=0.2",
     "waits": "train, pause=[1, 2], seconds=0.2",
     "fails": "train, pause=[1, 2], seconds=0.2",
