@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,10 +17,11 @@ from kit.tuning.batch.probe import CALLER, Probe, Prober
 from kit.tuning.batch.result import BatchSizeTuning
 
 MOST_TRIALS = 4
-#: "The best throughput" is reached from this share of it on.
-_SHARE = 0.95
-#: A size that is to reach it aims a little higher, since times scatter.
+#: 95 % of the best throughput is to be reached: a little higher, since times scatter.
 _AIM = 0.965
+#: A line tells the seconds of all trials where none is further from it, relatively,
+#: and none between the others is so many times as fast as the best on the line.
+_STRAIGHT, _PEAK = 0.08, 1.02
 #: A trial near the limit aims so far below it; what is left is reckoned.
 _NEAR, _NEAR_ENOUGH = 0.93, 0.50
 _REACH = 0.98
@@ -224,18 +226,25 @@ class Search:
     def _times(self) -> list[tuple[int, float]]:
         """Return (size, seconds per step) of the trials, and of the largest that fits.
 
-        The largest lies on the line through the last two, where it was not tried.
+        They lie on a line through all trials, where one explains them: two alone take
+        scatter for growth. Else the largest lies on a line through the last two.
         """
         found = [(p.size, p.step_seconds) for p in self._fitting() if p.trial]
-        largest = self._largest()
-        if len(found) > 1 and largest > found[-1][0]:
-            found.append((largest, _join(*found[-2:]).predict(largest)))
-        return found
+        if len(found) < 2:
+            return found
+        sizes = [size for size, _ in found]
+        if (largest := self._largest()) > sizes[-1]:
+            sizes.append(largest)
+        line = _fit_times(found)
+        if _explains(line, found):
+            return [(size, line.predict(size)) for size in sizes]
+        line = _fit_times(found[-2:])
+        return found + [(size, line.predict(size)) for size in sizes[len(found) :]]
 
     def _knee(self) -> float:
         """Return the smallest size that should reach the best throughput's share.
 
-        Between two trials, seconds per step lie on the line through both.
+        Between two sizes, seconds per step lie on the line through both.
         """
         times = self._times()
         wanted = _AIM * max(size / seconds for size, seconds in times)
@@ -268,7 +277,7 @@ class Search:
         """
         times = self._times()
         best = max(size / seconds for size, seconds in times)
-        tried = next(b for b, seconds in times if b / seconds >= _SHARE * best)
+        tried = next(b for b, seconds in times if b / seconds >= _AIM * best)
         knee = math.ceil(self._knee())
         return tried if tried < _MUCH * knee else knee
 
@@ -316,6 +325,24 @@ def _find_budget() -> float:
     """Return the bytes that an experiment may take, where nothing else is said."""
     share = _SHARE_OF_DEVICE if devices.in_use() else _SHARE_OF_MACHINE
     return share * available_bytes()
+
+
+def _fit_times(times: list[tuple[int, float]]) -> Line:
+    """Return the line of seconds per step; it neither falls nor begins below zero."""
+    line = fit_line(*zip(*times, strict=True))
+    if line.fixed < 0:
+        return Line(0.0, statistics.harmonic_mean([sec / size for size, sec in times]))
+    if line.each < 0:
+        return Line(statistics.harmonic_mean([sec for _, sec in times]), 0.0)
+    return line
+
+
+def _explains(line: Line, times: list[tuple[int, float]]) -> bool:
+    """Return whether all times are near a line, and no peak of the rate hides."""
+    best = max(size / line.predict(size) for size, _ in times)
+    return all(
+        abs(line.predict(size) / seconds - 1) <= _STRAIGHT for size, seconds in times
+    ) and all(size / seconds <= _PEAK * best for size, seconds in times[1:-1])
 
 
 def _join(few: tuple[int, float], many: tuple[int, float]) -> Line:
