@@ -6,17 +6,25 @@ TORCH ?=
 # JupyterLab refuses to run as root unless told that this is meant.
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 KIT_CACHE ?= $(CURDIR)/.cache/kit
+JOBS ?= 1
 
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.kit-installed
-NOTEBOOKS = $(wildcard tutorials/*.ipynb tutorials/solutions/*.ipynb)
+CHAPTERS = $(wildcard tutorials/*.ipynb)
+SOLUTIONS = $(wildcard tutorials/solutions/*.ipynb)
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout=180 --timeout=300
+# Tests that start browsers, kernels and ranks, and wait for them.
+PROCESSES = tests/browser tests/processes
+PYTEST = KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest
+# What side by side prints comes out group by group; make 3 cannot, and needs not.
+SYNC = $(if $(filter-out 1,$(JOBS)),--output-sync=target)
 
 ifneq ($(filter-out cpu,$(TORCH)),)
 $(error TORCH=$(TORCH) is not known: leave it out, or say TORCH=cpu)
 endif
 
 .PHONY: help lab test bench calibrate clean
+.PHONY: test-processes test-kit test-chapters test-solutions
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' \
@@ -28,6 +36,7 @@ help:  ## Show this list
 	@echo "  PYTHON=python3        the Python that makes it, 3.11 or later"
 	@echo "  TORCH=cpu             take PyTorch's smaller wheels, without GPU"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab"
+	@echo "  JOBS=2                make test runs so many groups of checks side by side"
 
 lab: $(STAMP)  ## Open JupyterLab at the first chapter
 	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" \
@@ -37,11 +46,21 @@ test: $(STAMP)  ## Run every check: style, spelling, tests, notebooks, claims
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/codespell
-	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest
-ifneq ($(NOTEBOOKS),)
-	KIT_CACHE="$(KIT_CACHE)" KIT_SMOKE=1 $(BIN)/python -m pytest $(NBVAL) $(NOTEBOOKS)
-endif
+	$(MAKE) --no-print-directory --jobs=$(JOBS) $(SYNC) \
+	  test-processes test-kit test-chapters test-solutions
 	$(BIN)/python -m kit claims --check
+
+test-processes:
+	$(PYTEST) $(PROCESSES)
+
+test-kit:
+	$(PYTEST) $(PROCESSES:%=--ignore=%)
+
+test-chapters:
+	$(if $(CHAPTERS),KIT_SMOKE=1 $(PYTEST) $(NBVAL) $(CHAPTERS))
+
+test-solutions:
+	$(if $(SOLUTIONS),KIT_SMOKE=1 $(PYTEST) $(NBVAL) $(SOLUTIONS))
 
 bench: $(STAMP)  ## Benchmarks, then notebooks at full length and their claims
 	@if [ -d tests/benchmarks ]; then set -x; KIT_CACHE="$(KIT_CACHE)" \

@@ -20,7 +20,7 @@ from kit.recording import plain
 from kit.recording.cells import make_python
 from kit.tools import prepare_tensorboard
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "tutorials"
 MISSING = [
     *("IPython", "ipykernel", "ipywidgets", "jupyter_client", "jupyter_core"),
