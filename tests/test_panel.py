@@ -736,20 +736,27 @@ def test_a_waiting_run_can_be_stopped(show):
     assert shown.panel.trials[-1].outcome in WHOLE
 
 
-def test_two_panels_take_turns(show):
-    let_go = threading.Event()
+class Gate:
+    """An experiment that waits until it is let go, once it has begun."""
 
-    def hold(*, pause=1):
-        let_go.wait(20)
+    def __init__(self):
+        self.begun, self.let_go = threading.Event(), threading.Event()
+
+    def hold(self, *, pause=1):
+        self.begun.set()
+        self.let_go.wait(20)
         yield from nap(pause=pause)
 
-    first, second = show(explore(hold, pause=[1, 2])), show(explore(nap_twice))
+
+def test_two_panels_take_turns(show):
+    gate = Gate()
+    first, second = show(explore(gate.hold, pause=[1, 2])), show(explore(nap_twice))
     first.press("run")
-    wait_until(lambda: "hold(" in first.status)
+    assert gate.begun.wait(10)
     second.press("run")
     wait_until(lambda: "waiting" in second.status and "hold(" in second.status)
     assert not first.history and not second.panel.trials
-    let_go.set()
+    gate.let_go.set()
     wait_until(lambda: first.is_idle and first.history)
     wait_until(lambda: second.is_idle and second.history)
     outcomes = {shown.panel.trials[0].outcome for shown in (first, second)}
@@ -757,10 +764,12 @@ def test_two_panels_take_turns(show):
 
 
 def test_code_waits_for_the_run_of_a_button(show):
-    panel = explore(pause=[1, 2], seconds=0.3)
+    gate = Gate()
+    panel = explore(gate.hold, pause=[1, 2])
     shown = show(panel)
     shown.press("run")
-    wait_until(lambda: "nap(" in shown.status)
+    assert gate.begun.wait(10)
+    threading.Timer(0.3, gate.let_go.set).start()
     trial = panel.run(pause=2)
     assert [t.knobs["pause"] for t in panel.trials] == [1, 2]
     assert panel.trials[1] is trial
@@ -768,9 +777,11 @@ def test_code_waits_for_the_run_of_a_button(show):
 
 
 def test_a_cell_waits_for_the_run_of_a_button(show):
-    shown = show(explore(pause=[1, 2], seconds=0.4))
+    gate = Gate()
+    shown = show(explore(gate.hold, pause=[1, 2]))
     shown.press("run")
-    wait_until(lambda: "%" in shown.status)
+    assert gate.begun.wait(10)
+    threading.Timer(0.3, gate.let_go.set).start()
     trial = kit.measure(nap_twice, seconds=0.05)
     assert len(shown.panel.trials) == 1, "it measured beside the panel"
     assert trial.outcome in WHOLE
