@@ -361,7 +361,7 @@ def test_turning_a_control_never_starts_a_run(show):
 
 
 def test_the_run_has_the_knobs_as_they_stood_when_it_was_pressed(show):
-    shown = show(explore(pause=[1, 2], seconds=0.2))
+    shown = show(explore(pause=[1, 2], seconds=1.0))
     shown.knob("pause").value = 2
     shown.press("run")
     wait_until(lambda: not shown.find("kit-stop").disabled)
@@ -543,13 +543,11 @@ def test_a_panel_that_is_closed_starts_nothing(show):
 
 
 def test_run_shows_progress_and_then_the_result(show):
-    shown = show(explore(pause=[1, 2], seconds=0.4))
+    shown = show(explore(pause=[1, 2], seconds=1.0))
     assert "Ready" in shown.status and shown.is_idle
     assert shown.alt is None and "press Run" in text_of(shown.html("picture"))
-    begun = time.monotonic()
     shown.press("run")
     wait_until(lambda: "nap(pause=1)" in shown.status)
-    assert time.monotonic() - begun < 1.0
     assert not shown.is_idle and shown.find("kit-clear").disabled
     wait_until(lambda: re.search(r"\d+ ?%.*items/s", shown.status))
     assert 0 < shown.find("kit-progress").value <= 1
@@ -560,7 +558,7 @@ def test_run_shows_progress_and_then_the_result(show):
 
 
 def test_two_clicks_are_one_run(show):
-    shown = show(explore(pause=[1, 2], seconds=0.2))
+    shown = show(explore(pause=[1, 2], seconds=1.0))
     shown.press("run")
     shown.press("run")
     shown.press("run-all")

@@ -130,14 +130,12 @@ def test_the_kernel_answers_other_cells_and_the_trial_says_so(kernel, show):
     assert "disturbed" not in panel.history[0][-1], "nothing ran beside this one"
 
 
-def test_progress_is_there_at_once(kernel, show):
-    panel = show(seconds=0.5)
-    begun = time.monotonic()
+def test_progress_is_there_long_before_the_result(show):
+    panel = show(seconds=60)
     panel.press("run")
     panel.wait(r"nap\(pause=1\)")
-    seconds = time.monotonic() - begun
-    print(f"progress after {seconds:.3f} s")
-    assert seconds < 1.0
+    assert panel.history == []
+    panel.press("stop")
     panel.wait_for_rows(1)
 
 
@@ -213,7 +211,7 @@ def test_a_knob_turned_while_a_cell_runs_counts(kernel, show):
 
 
 def test_a_measuring_cell_waits_for_the_run(kernel, show):
-    panel = show(seconds=0.8)
+    panel = show(seconds=3.0)
     panel.press("run")
     panel.wait("%")
     request = kernel.start("kit.measure(nap, seconds=0.05); print(len(panel.trials))")
@@ -259,7 +257,7 @@ def test_rerunning_the_cell_ends_its_run_and_the_new_panel_works(kernel, show):
 
 
 def test_another_cell_with_the_same_code_ends_nothing(kernel, show):
-    first = show(seconds=0.7, cell="one")
+    first = show(seconds=3.0, cell="one")
     first.press("run")
     first.wait("%")
     show(cell="two")
