@@ -1197,6 +1197,18 @@ def test_the_least_is_best_where_less_is_better(show):
     assert best
 
 
+def test_memory_is_told_in_megabytes(show):
+    def fill(*, megabytes=4):
+        kept = bytearray(megabytes * 2**20)
+        yield from nap(pause=len(kept) and 1)
+
+    panel = kit.explore(fill, of="peak_memory_bytes", seconds=0.05, megabytes=[4, 64])
+    shown = show(panel)
+    panel.run(megabytes=64)
+    told = text_of(shown.html("summary"))
+    assert re.search(r"megabytes=64: \d+(\.\d+)? MB of peak memory", told), told
+
+
 def test_a_model_gets_the_choices_that_it_names(show):
     asked = []
 

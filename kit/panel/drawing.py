@@ -11,7 +11,7 @@ from kit import figures
 from kit.comparison.choices import is_same
 from kit.comparison.prediction import Prediction
 from kit.comparison.quantities import SPEED, quantity_of, unit_of
-from kit.figures import format_number
+from kit.figures import format_bytes, format_number
 from kit.panel.choices import Choices, write_choice
 from kit.trial import Trial
 
@@ -61,7 +61,7 @@ class Drawing:
         names = [self.choices.label(point, points) for point in points]
         values = [self._quantity(e.trial)[0] if e.trial else math.nan for e in shown]
         told = [
-            f"{name}: {format_number(value)} {unit_of(self.of)}"
+            f"{name}: {self._say(value)}"
             for name, value in zip(names, values, strict=True)
         ]
         known = [i for i, value in enumerate(values) if not math.isnan(value)]
@@ -72,6 +72,11 @@ class Drawing:
         if best != len(shown) - 1:
             return f"{told[-1]}. {side} until now: {told[best]}"
         return f"{told[-1]}, the {side.lower()} until now"
+
+    def _say(self, value: float) -> str:
+        if self.of == "peak_memory_bytes":
+            return f"{format_bytes(value)} of peak memory"
+        return f"{format_number(value)} {unit_of(self.of)}"
 
     def draw(self, entries: Sequence[Entry], title: str, baseline: bool) -> Figure:
         """Draw bars, or lines over a knob whose choices are ordered numbers.
