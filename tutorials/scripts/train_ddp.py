@@ -15,6 +15,7 @@ there are. Each needs a GPU of its own; where there are too few, all train on th
 """
 
 import argparse
+import gc
 import os
 
 import torch
@@ -72,9 +73,7 @@ def evaluate(net, images, device):
     return right / seen
 
 
-def main():
-    arguments = read_arguments()
-    device = join_group()
+def train(arguments, device):
     torch.manual_seed(0)
     net = make_lenet().to(device)
     parallel = DistributedDataParallel(net)
@@ -96,6 +95,11 @@ def main():
         accuracy = evaluate(net, test, device)
         if dist.get_rank() == 0:
             print(f"epoch {epoch + 1}: accuracy {accuracy:.4f}", flush=True)
+
+
+def main():
+    train(read_arguments(), join_group())
+    gc.collect()  # what DDP keeps of the group must go before the group does
     dist.destroy_process_group()
 
 
