@@ -118,11 +118,12 @@ def find_change(
     # One life beside the mean of so many pairs of lives.
     usual = (log_ratio.high - log_ratio.low) / 2 * math.sqrt(2 * (pairs + 1))
     value, low, high = log_ratio
-    message, most = "", max(math.log(_CHANGED), usual)
+    limit = most = max(math.log(_CHANGED), usual)
+    message = ""
     for part in ("first", "late"):
         a, b = (getattr(life, part) for life in lives if life)
         off = math.log(b / a) - value
-        if abs(off) <= max(math.log(_CHANGED), usual):
+        if abs(off) <= limit:
             continue
         low = min(low, log_ratio.low + 2 * off)
         high = max(high, log_ratio.high + 2 * off)

@@ -187,9 +187,8 @@ def make_row(case, truth, nursery, others):
     # Not of one sample: batch norm refuses it where an image has shrunk to a pixel.
     ladder = {max(2, round(truth.maximum / LADDER**n)) for n in range(RUNGS)}
     climbed = nursery.must("time_steps", name=case.name, sizes=sorted(ladder), rounds=1)
-    contenders = set(find_fastest(climbed))
-    for told in (found, *others.values()):
-        contenders |= {told["size"]} if "size" in told else set()
+    given = [answer["size"] for answer in (found, *others.values()) if "size" in answer]
+    contenders = {*find_fastest(climbed), *given}
     times = nursery.must(
         "time_steps", name=case.name, sizes=sorted(contenders), rounds=ROUNDS
     )

@@ -252,7 +252,7 @@ class Search:
         size = times[good][0]
         if good == 0:
             return float(size)
-        line = _join(times[good - 1], times[good])
+        line = fit_line(*zip(*times[good - 1 : good + 1], strict=True))
         # b / (fixed + each b) = wanted, at b:
         rest = 1 / wanted - line.each
         knee = line.fixed / rest if rest > 0 else size
@@ -343,12 +343,6 @@ def _explains(line: Line, times: list[tuple[int, float]]) -> bool:
     return all(
         abs(line.predict(size) / seconds - 1) <= _STRAIGHT for size, seconds in times
     ) and all(size / seconds <= _PEAK * best for size, seconds in times[1:-1])
-
-
-def _join(few: tuple[int, float], many: tuple[int, float]) -> Line:
-    """Return the line of seconds per step through two trials."""
-    each = (many[1] - few[1]) / (many[0] - few[0])
-    return Line(few[1] - each * few[0], each)
 
 
 def _find_bend(points: list[Probe], noise: float) -> float:
