@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -66,17 +67,42 @@ class Trial:
 
     @property
     def items_per_second(self) -> float:
-        """Total items over total seconds of all counted blocks."""
-        if not self.block_seconds:
-            return math.nan
-        return math.fsum(self.block_items) / math.fsum(self.block_seconds)
+        """Items over seconds of a life, all blocks together; the mean over lives.
+
+        The mean is that of the logarithms. The cold start, which comes before the lives
+        of a comparison, counts only where there is no other.
+        """
+        return math.exp(self._over_lives(self.block_items, self.block_seconds).value)
 
     @property
     def step_seconds(self) -> float:
-        """Mean seconds per step over all counted blocks."""
-        if not self.block_seconds:
-            return math.nan
-        return math.fsum(self.block_seconds) / sum(self.block_steps)
+        """Seconds per step, the mean over lives as for `items_per_second`."""
+        return math.exp(self._over_lives(self.block_seconds, self.block_steps).value)
+
+    def _over_lives(
+        self, amounts: Sequence[float], per: Sequence[float]
+    ) -> stats.Estimate:
+        """Estimate the logarithm of amounts per something, each life being one value.
+
+        The same code started again is not equally fast, so blocks of one life say
+        nothing about the next (Kalibera & Jones 2013, "Rigorous benchmarking in
+        reasonable time").
+        """
+        return stats.student_interval(
+            [
+                _log_ratio(sum(amounts[i] for i in life), sum(per[i] for i in life))
+                for life in self._lives()
+            ]
+        )
+
+    def _lives(self) -> list[list[int]]:
+        """Return the numbers of each life's blocks; the cold one's only where alone."""
+        lives: dict[int, list[int]] = {}
+        for number, setup in enumerate(self.block_setups):
+            lives.setdefault(setup, []).append(number)
+        if len(lives) > 1:
+            lives.pop(COLD, None)
+        return list(lives.values())
 
     @property
     def device_step_seconds(self) -> float:
@@ -110,11 +136,18 @@ class Trial:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of items per second; (nan, nan) for a single block."""
-        if not self.block_seconds:
-            return math.nan, math.nan
-        estimate = stats.rate_interval(self.block_items, self.block_seconds)
-        return estimate.low, estimate.high
+        """95 % interval of items per second; (nan, nan) for a single block.
+
+        Student's t over lives. A single life has that of its blocks, which is an
+        interval of this start alone.
+        """
+        lives = self._lives()
+        if len(lives) == 1:
+            columns = self.block_items, self.block_seconds
+            estimate = stats.rate_interval(*([c[i] for i in lives[0]] for c in columns))
+            return estimate.low, estimate.high
+        spread = self._over_lives(self.block_items, self.block_seconds)
+        return math.exp(spread.low), math.exp(spread.high)
 
     @property
     def has_rare_slow_steps(self) -> bool:
@@ -130,12 +163,9 @@ class Trial:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the report as (name, value, remark)."""
-        low, high = self.interval
-        many = len(self.block_seconds) > 1
         kind = "runs" if self.whole_runs else "blocks"
-        span = f"[{low:,.4g}, {high:,.4g}], 95 % interval" if many else "one block"
         rows = [
-            ("items per second", f"{self.items_per_second:,.4g}", span),
+            ("items per second", f"{self.items_per_second:,.4g}", self._span()),
             (
                 "time per step",
                 figures.format_seconds(self.step_seconds),
@@ -194,6 +224,16 @@ class Trial:
             if values
         ]
         return rows
+
+    def _span(self) -> str:
+        """Say what the interval of items per second is, and over what."""
+        low, high = self.interval
+        if math.isnan(low):
+            return "one run" if self.whole_runs else "one block"
+        lives = len(self._lives())
+        kind = "runs" if self.whole_runs else "starts"
+        over = f"over {lives} {kind}" if lives > 1 else "of this start"
+        return f"[{low:,.4g}, {high:,.4g}], 95 % interval {over}"
 
     def remarks(self) -> list[str]:
         """Return sentences about what a reader should know before using the numbers."""
@@ -297,3 +337,8 @@ class Trial:
             note=" ".join(self.remarks()),
             footer=f"{self.title} · measured on {self.machine.name}, {when}",
         )
+
+
+def _log_ratio(amount: float, per: float) -> float:
+    """Return the logarithm of a ratio; nan where there was nothing."""
+    return math.log(amount / per) if amount > 0 and per > 0 else math.nan

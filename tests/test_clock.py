@@ -1,6 +1,7 @@
 """The protocol in exact numbers: a fake clock ticks only where a step says so."""
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import math
@@ -94,11 +95,59 @@ def test_timed_part_is_as_long_as_asked(clock):
     assert 1.5 <= sum(trial.block_seconds) < 1.6
 
 
-def test_repeats_start_again(clock):
-    trial = kit.measure(steps(clock), seconds=0.5, repeats=3)
-    assert trial.setup_seconds == exactly([0.3] * 3)
-    assert set(trial.block_setups) == {0, 1, 2}
-    assert sum(trial.block_seconds) >= 1.5
+def once(clock, experiment, seconds=30.0):
+    """The experiment with a set-up so dear that `measure` starts it only once."""
+
+    def train():
+        clock.work(seconds)
+        yield from experiment()
+
+    return train
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_five_starts_share_the_seconds_and_repeats_do_nothing(clock, repeats):
+    trial = kit.measure(steps(clock, setup=0.05), seconds=2.0, repeats=repeats)
+    assert trial.setup_seconds == exactly([0.05] * 5)
+    assert sorted(set(trial.block_setups)) == [0, 1, 2, 3, 4]
+    each = [
+        sum(
+            t
+            for t, s in zip(trial.block_seconds, trial.block_setups, strict=True)
+            if s == life
+        )
+        for life in range(5)
+    ]
+    assert each == pytest.approx([0.4] * 5, abs=0.03)
+    assert "over 5 starts" in repr(trial)
+
+
+@pytest.mark.parametrize(("setup", "lives"), [(0.4, 3), (0.9, 1), (5.0, 1)])
+def test_dear_starts_are_as_many_as_the_seconds_would_pay(clock, setup, lives):
+    trial = kit.measure(steps(clock, setup=setup), seconds=1.5)
+    assert len(trial.setup_seconds) == lives
+    assert sum(trial.block_seconds) == pytest.approx(1.5, abs=0.03 * lives)
+    assert ("of this start" in repr(trial)) == (lives == 1)
+
+
+def uneven(clock, luck):
+    """Each start has a pace of its own, by about 5 %."""
+    pace = 0.01 * math.exp(luck.gauss(0, 0.05))
+    while True:
+        yield 1
+        clock.work(pace)
+
+
+def test_the_interval_holds_what_other_starts_of_the_same_code_will_do(clock):
+    """It is over starts, which differ, and not over blocks, which here do not."""
+    held = 0
+    for seed in range(100):
+        luck = random.Random(seed)
+
+        trial = kit.measure(functools.partial(uneven, clock, luck), seconds=2.0)
+        low, high = trial.interval
+        held += low < 100 < high
+    assert held >= 90, "the mean over starts was in the interval too seldom"
 
 
 def test_first_yield_ends_setup_and_its_items_do_not_count(clock):
@@ -123,7 +172,7 @@ def test_steps_that_were_ready_do_not_make_a_huge_block(clock):
 
     begun = clock.now
     trial = kit.measure(load, seconds=2.0)
-    assert clock.now - begun < 3.0
+    assert clock.now - begun < 5.0  # five starts, each with a warm-up of 0.5 s at most
     assert max(trial.block_seconds) < 0.1
 
 
@@ -138,7 +187,7 @@ def test_warm_up_is_not_counted(clock):
     assert trial.outcome == "complete"
 
 
-def test_estimate_is_total_items_over_total_seconds(clock):
+def test_estimate_of_one_start_is_total_items_over_total_seconds(clock):
     def train():
         number = 0
         while True:
@@ -146,7 +195,7 @@ def test_estimate_is_total_items_over_total_seconds(clock):
             yield 1 + number % 3
             clock.work(0.03 if number % 2 else 0.032)
 
-    trial = kit.measure(train, seconds=2.0)
+    trial = kit.measure(once(clock, train), seconds=2.0)
     total = sum(trial.block_items) / sum(trial.block_seconds)
     assert trial.items_per_second == pytest.approx(total)
     low, high = trial.interval
@@ -193,7 +242,7 @@ def test_steps_that_come_in_gushes_settle(clock):
                 yield 1
                 clock.work(duration)
 
-    trial = kit.measure(load, seconds=1.0)
+    trial = kit.measure(once(clock, load), seconds=1.0)
     assert trial.outcome == "complete"
     assert trial.step_seconds == pytest.approx(0.03, rel=0.02)
 
@@ -203,7 +252,15 @@ def test_steps_that_come_in_gushes_settle(clock):
 
 @pytest.mark.parametrize("bare", [False, True], ids=["plain", "with bare yields"])
 def test_generator_that_ends_starts_again_and_drops_its_warm_up(clock, bare):
-    trial = kit.measure(finite(clock, length=60, bare=bare), seconds=2.0)
+    epoch = finite(clock, length=60, bare=bare)
+
+    def train():
+        clock.work(0 if epochs else 30.0)  # so dear that there is one life
+        epochs.append(True)
+        yield from epoch()
+
+    epochs = []
+    trial = kit.measure(train, seconds=2.0)
     counted = [int(number) for number in trial.metrics["number"]]
     first = counted[0]
     lives = counted.count(first)
@@ -429,7 +486,7 @@ def test_time_of_queued_work_counts(clock, device):
 
 
 def test_tensor_metrics_are_read_after_the_clock_has_stopped(clock, device):
-    trial = kit.measure(queued(clock, device), seconds=0.5)
+    trial = kit.measure(once(clock, queued(clock, device)), seconds=0.5)
     assert clock.events.count("read") >= sum(trial.block_steps)
     assert not any("read" in stretch for stretch in stretches(clock.events))
     first = trial.metrics["loss"][0]
@@ -474,14 +531,14 @@ def signs(events):
 
 
 def test_consecutive_blocks_wait_once_each(clock, device):
-    trial = kit.measure(plainly_queued(clock, device), seconds=0.5)
+    trial = kit.measure(once(clock, plainly_queued(clock, device)), seconds=0.5)
     blocks = len(trial.block_seconds)
     assert blocks > 10
     assert signs(clock.events).endswith("s" + "(s)" * blocks)
 
 
 def test_after_reading_tensors_the_device_is_waited_for_off_the_clock(clock, device):
-    trial = kit.measure(queued(clock, device), seconds=0.5)
+    trial = kit.measure(once(clock, queued(clock, device)), seconds=0.5)
     block = "s(s)" + "r" * trial.block_steps[0]
     assert set(trial.block_steps) == {trial.block_steps[0]}
     assert signs(clock.events).endswith(block * len(trial.block_seconds))
@@ -546,8 +603,9 @@ def test_what_a_closing_experiment_queues_is_not_in_the_next_set_up(clock, devic
         finally:
             device.enqueue(5.0)
 
-    trial = kit.measure(train, seconds=0.2, repeats=3)
-    assert trial.setup_seconds == exactly([0.3] * 3)
+    trial = kit.measure(train, seconds=2.0)
+    assert trial.setup_seconds == exactly([0.3] * len(trial.setup_seconds))
+    assert len(trial.setup_seconds) > 1
 
 
 # Device time
@@ -868,8 +926,10 @@ def test_quantiles_need_twenty_blocks_of_one_step(clock, step, seconds, known):
             yield 1
             clock.work(step)
 
-    repeats = 25 if seconds is None else 1
-    trial = kit.measure(train, seconds=seconds, repeats=repeats)
+    if seconds is None:
+        trial = kit.measure(train, seconds=None, repeats=25)
+    else:
+        trial = kit.measure(once(clock, train), seconds=seconds)
     assert (trial.step_quantiles is not None) == known
     assert ("p99" in repr(trial)) == known
     axes = trial.plot()
@@ -884,7 +944,7 @@ def picture(axes):
 
 def test_the_plot_of_single_steps_says_what_it_finds(clock):
     durations = [0.03] * 48 + [0.04, 0.04, 0.09]
-    trial = kit.measure(cycle(clock, durations), seconds=20.0)
+    trial = kit.measure(once(clock, cycle(clock, durations)), seconds=20.0)
     axes = trial.plot()
     title, alt = picture(axes)
     assert (
@@ -930,7 +990,10 @@ def test_without_quantiles_the_plot_shows_blocks_and_says_so(
             yield 1
             clock.work(step)
 
-    trial = kit.measure(train, seconds=seconds, repeats=3 if seconds is None else 1)
+    if seconds is None:
+        trial = kit.measure(train, seconds=None, repeats=3)
+    else:
+        trial = kit.measure(once(clock, train), seconds=seconds)
     axes = trial.plot()
     shown, alt = picture(axes)
     assert title in shown and shown in alt

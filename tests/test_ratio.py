@@ -1,8 +1,10 @@
 """Ratios and comparisons: values, verdicts, sentences, tables, from trials by hand."""
 
 import copy
+import dataclasses
 import html
 import math
+import random
 import re
 from html.parser import HTMLParser
 
@@ -813,9 +815,165 @@ def title_of(axes):
 
 def curves_of(axes):
     return [
-        (list(map(float, line.get_xdata())), list(map(float, line.get_ydata())))
+        (list(map(float, line.get_xdata())), pytest.approx(line.get_ydata().tolist()))
+        if len(line.get_xdata()) > 1
+        else (list(map(float, line.get_xdata())), list(map(float, line.get_ydata())))
         for line in axes.lines
     ]
+
+
+def cold_start(trial, seconds):
+    """The trial after a first life of this block time, alone."""
+    count = 10
+    return dataclasses.replace(
+        trial,
+        block_seconds=[seconds] * count + trial.block_seconds,
+        block_wall_seconds=[seconds] * count + trial.block_wall_seconds,
+        block_device_seconds=[None] * count + trial.block_device_seconds,
+        block_items=[10] * count + trial.block_items,
+        block_steps=[5] * count + trial.block_steps,
+        block_setups=[COLD] * count + trial.block_setups,
+        block_rounds=[0] * count + trial.block_rounds,
+    )
+
+
+def uneven(seed):
+    """Times of blocks that differ from life to life, and within one."""
+    luck = random.Random(seed)
+    pace = {setup: luck.uniform(0.8, 1.2) for setup in range(99)}
+    return lambda setup, *_: pace[setup] * luck.uniform(0.9, 1.1)
+
+
+@pytest.mark.parametrize("of", ["items_per_second", "run_seconds", "loss"])
+def test_figures_of_a_table_never_contradict_each_other(of):
+    if of == "items_per_second":
+        trials = [cold_start(rate_trial(uneven(0)), 0.3), rate_trial(uneven(1))]
+        trials.append(rate_trial(uneven(2), pairs=2))
+    else:
+        luck = random.Random(1)
+        draws = [[luck.uniform(1, 4) for _ in range(6)] for _ in range(3)]
+        trials = [run_trial(d, metrics={"loss": [0.5, *d[1:]] * 2}) for d in draws]
+    labels = ["a", "b", "c"]
+    within = 0.1 if of == "loss" else None
+    made = Comparison(trials, labels, of, within)
+    table = made.table()
+    base = table.loc["a", of]
+    assert made.quantity(made.baseline)[0] == base
+    for label, trial in zip(labels[1:], trials[1:], strict=True):
+        ratio, shown = made.ratios[label], made.quantity(trial)
+        beside = [ratio.value, ratio.low, ratio.high]
+        if of == "loss":
+            assert shown == pytest.approx([base + x for x in beside])
+            assert table.loc[label, "difference"] == ratio.value
+        else:
+            assert shown == pytest.approx([base * x for x in beside])
+            assert table.loc[label, "ratio"] == ratio.value
+        assert table.loc[label, of] == shown[0]
+
+
+def test_the_baseline_is_as_fast_as_its_lives_without_the_first_look():
+    trial = cold_start(rate_trial(2.0), 0.5)
+    assert trial.items_per_second == pytest.approx(5)
+    made = Comparison([trial, rate_trial(2.0)], ["a", "b"])
+    assert made.table()["items_per_second"].tolist() == pytest.approx([5, 5])
+
+
+def several(*ratios, of="items_per_second", within=None, knob="workers="):
+    """A comparison of several, whose ratios are as given."""
+    labels = [f"{knob}{2 * n}" for n in range(len(ratios) + 1)]
+    trials = [rate_trial(1.0, metrics={"loss": [1.0] * 300}) for _ in labels]
+    made = Comparison(trials, labels, of, within)
+    found = dict(zip(labels[1:], ratios, strict=True))
+    object.__setattr__(made, "ratios", found)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ratios", "sentence"),
+    [
+        (
+            [Ratio(1.78, 1.7, 1.86, "faster"), Ratio(1.83, 1.74, 1.92, "faster")],
+            "workers=4 or 2 is about 1.8 × as fast as 0 [1.7, 1.92]",
+        ),
+        (
+            [Ratio(1.2, 1.15, 1.25, "faster"), Ratio(1.83, 1.74, 1.92, "faster")],
+            "workers=4 is 1.83 × as fast as 0 [1.74, 1.92]",
+        ),
+        (
+            # The luckiest, of which little is known, does not stand alone.
+            [Ratio(1.5, 1.45, 1.55, "faster"), Ratio(1.9, 0.9, 4, "cannot tell")],
+            "workers=2 or 4 is about 1.7 × as fast as 0 [0.9, 4]",
+        ),
+        (
+            [Ratio(1.0, 0.99, 1.01, "same"), Ratio(0.999, 0.99, 1.01, "same")],
+            "workers=2 or 4 is as fast as 0: about 1 × [0.99, 1.01]",
+        ),
+        (
+            [Ratio(n, n * 0.97, n * 1.03, "faster") for n in (1.9, 1.91, 1.92, 1.2)],
+            "workers=6, 4 or 2 is about 1.9 × as fast as 0 [1.84, 1.98]",
+        ),
+    ],
+)
+def test_what_cannot_be_told_apart_is_named_together(ratios, sentence):
+    made = several(*ratios)
+    assert made.sentence() == made.headline() == sentence
+    assert made.sentence("workers=2").startswith("workers=2 is ")
+
+
+def test_metrics_that_cannot_be_told_apart_are_named_together():
+    close = [
+        Ratio(x, x - 0.02, x + 0.02, "less", unit="loss") for x in (-0.51, -0.5, -0.3)
+    ]
+    made = several(*close, of="loss", within=0.01, knob="")
+    said = "loss of 2 or 4 is below that of 0: about -0.51 [-0.53, -0.48]"
+    assert made.sentence() == said
+
+
+def test_a_metric_has_a_column_called_difference():
+    made = Comparison(
+        [
+            run_trial([1.0] * 5, metrics={"loss": [0.3, 0.2] * 5}),
+            run_trial([1.0] * 5, metrics={"loss": [0.3, 0.6] * 5}),
+        ],
+        ["plain", "other"],
+        "loss",
+        0.1,
+    )
+    assert "difference" in made.table().columns
+    assert "ratio" not in made.table().columns
+    assert "difference" in repr(made) and "ratio" not in repr(made)
+    assert "+0.4" in repr(made)
+
+
+def test_a_title_stands_above_the_finding_and_in_the_picture():
+    made = several(Ratio(1.83, 1.74, 1.92, "faster"))
+    asked = dataclasses.replace(made, title="Do workers help?")
+    assert repr(asked).splitlines()[0] == "Do workers help?"
+    assert repr(asked).splitlines()[1] == asked.sentence()
+    pieces = Words(asked._repr_html_()).pieces
+    assert pieces[:2] == ["Do workers help?", asked.sentence()]
+    assert title_of(asked.plot()) == "Do workers help?"
+    assert title_of(made.plot(title="Here they do")) == "Here they do"
+    assert title_of(made.plot()) == made.headline()
+
+
+def test_a_reason_is_below_the_headline_and_no_part_of_a_title():
+    reason = "the interval holds both a gain and a loss; measure longer (seconds=…)"
+    made = several(Ratio(1.2, 0.9, 1.6, "cannot tell", reason))
+    assert reason not in made.headline() and reason in made.sentence()
+    assert title_of(made.plot()).replace("\n", " ") == made.headline()
+    page = made._repr_html_()
+    headline, why = Words(page).pieces[:2]
+    assert headline == made.headline() and reason in why
+    assert "<details" not in page.partition(reason)[0], "what to do is not folded away"
+
+
+def test_how_sure_and_why_is_folded_away():
+    made = make_comparison(labels=("n=0", "n=2", "n=4"))
+    shown, _, folded = made._repr_html_().partition("<details")
+    assert "How sure, and why" in folded
+    assert "Šidák" in folded and "Šidák" not in shown
+    assert all(remark in " ".join(Words(folded).pieces) for remark in made.remarks())
 
 
 def test_plot_is_one_finding_in_axes():

@@ -14,7 +14,7 @@ from kit.clock.origin import inner_function
 from kit.figures import format_value
 
 #: Names that `measure`, `compare` and `explore` take for themselves.
-RESERVED = ("seconds", "repeats", "of", "within", "on", "patient", "model")
+RESERVED = ("seconds", "repeats", "of", "within", "on", "patient", "model", "title")
 
 
 class ExperimentError(Exception):

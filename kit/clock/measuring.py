@@ -22,6 +22,10 @@ from kit.progress import Progress, Stopped
 from kit.trial import JOURNAL, Trial
 
 _LONGEST_WARM_UP = 10.0
+#: Libraries are loaded by then: a later start settles sooner, or not at all.
+LATER_WARM_UP_SECONDS = 0.5
+#: So many starts have an interval; more of them would leave little time to each.
+_LIVES = 5
 
 
 def measure(
@@ -35,7 +39,8 @@ def measure(
 ) -> Trial:
     """Measure one experiment with these knobs.
 
-    `seconds` is the timed part of each of `repeats` starts; warm-up comes before it.
+    `seconds` is timed in all, in five equal lives (fewer where starts are dear), since
+    the same code started again is not equally fast; each life warms up first.
     `seconds=None` runs the generator to its end, `repeats` times, with seeds 0, 1, 2 …
     `on=ranks` runs it on all of these processes at once, in equal steps; their items
     are summed. Returns a Trial. Raises ExperimentError where the experiment cannot be
@@ -65,10 +70,10 @@ def measure_watched(
     log, origin = Log(), Origin.find(stage.experiment)
     try:
         with take_turn(progress), contextlib.closing(stage):
-            for repeat in range(repeats):
-                seed = repeat if seconds is None else 0
-                run = Run(stage, log, progress, setup=repeat, seed=seed)
-                _measure_start(run, seconds, repeat, repeats)
+            if seconds is None:
+                _measure_runs(stage, log, progress, repeats)
+            else:
+                _measure_lives(stage, log, progress, seconds)
     except Stopped:
         log.stopped = True
     log.disturbed = progress.disturbed
@@ -77,27 +82,44 @@ def measure_watched(
     return trial
 
 
-def _measure_start(run: Run, seconds: float | None, repeat: int, repeats: int) -> None:
-    """Measure one start, the `repeat`-th of several."""
-    progress = run.progress
-    warm_up = None if seconds is None else longest_warm_up(seconds)
-    with started(run, warm_up_seconds=warm_up, cold=repeat == 0):
-        if seconds is None:
+def _measure_runs(stage: Stage, log: Log, progress: Progress, repeats: int) -> None:
+    """Run to the end so many times, with seeds 0, 1, 2 …"""
+    for repeat in range(repeats):
+        run = Run(stage, log, progress, setup=repeat, seed=repeat)
+        with started(run, warm_up_seconds=None, cold=repeat == 0):
             progress.doing = f"run {repeat + 1} of {repeats}"
             progress.begin(repeat, repeats)
             run.to_the_end()
             progress.expect(1.0)
-            return
-        progress.begin(repeat, repeats, seconds)
-        begun = ticks.CLOCK.wall()
-        with run.active():
-            for count in itertools.count():
-                run.block(count)
-                spent = ticks.CLOCK.wall() - begun
-                progress.expect(spent / seconds)
-                progress.so_far = f"{_rate(run.log):,.4g} items/s so far"
-                if spent >= seconds or (smoke() and count):
-                    return
+
+
+def _measure_lives(stage: Stage, log: Log, progress: Progress, seconds: float) -> None:
+    """Time equal lives: five, or as many as `seconds` would pay the starts of."""
+    life, lives, warm_up, steps = 0, 1, longest_warm_up(seconds), 1
+    while life < lives:
+        run = Run(stage, log, progress, setup=life, steps_per_block=steps)
+        with started(run, warm_up_seconds=warm_up, cold=life == 0):
+            if life == 0 and not smoke():
+                cost = run.ready - run.begun
+                is_dear = _LIVES * cost > seconds
+                lives = max(1, int(seconds / cost)) if is_dear else _LIVES
+            progress.begin(life, lives, seconds / lives)
+            _measure_life(run, seconds / lives)
+        warm_up, steps = LATER_WARM_UP_SECONDS, run.steps_per_block
+        life += 1
+
+
+def _measure_life(run: Run, seconds: float) -> None:
+    """Time blocks for so many seconds, one at least."""
+    begun = ticks.CLOCK.wall()
+    with run.active():
+        for count in itertools.count():
+            run.block(count)
+            spent = ticks.CLOCK.wall() - begun
+            run.progress.expect(spent / seconds)
+            run.progress.so_far = f"{_rate(run.log):,.4g} items/s so far"
+            if spent >= seconds or (smoke() and count):
+                return
 
 
 def longest_warm_up(seconds: float) -> float:

@@ -145,6 +145,12 @@ class Run:
             block = self._time(self.steps_per_block, least)
         self._keep(block, round)
 
+    def skip_step(self) -> None:
+        """Run one step that nobody counts; a generator may also end before it."""
+        with self.active():
+            self.progress.hear()
+            self._life.time(1)
+
     def to_the_end(self) -> None:
         """Run until the generator ends and keep the whole run as one block."""
         block = Block()

@@ -8,15 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kit.clock.log import Log, smoke
-from kit.clock.measuring import Origin, longest_warm_up, make_trial
+from kit.clock.measuring import (
+    LATER_WARM_UP_SECONDS,
+    Origin,
+    longest_warm_up,
+    make_trial,
+)
 from kit.clock.run import BLOCK_SECONDS, Run, started
 from kit.clock.stage import Stage
 from kit.machine import ticks
 from kit.progress import Progress
 from kit.trial import COLD, Trial
-
-#: Libraries are loaded by then: a later start settles sooner, or not at all.
-_WARM_UP_SECONDS = 0.5
 
 #: Does one thing with a variant: its set-up's number, how often it was done before.
 Act = Callable[["Variant", int, int], None]
@@ -64,6 +66,14 @@ class Variant:
             whole_runs=self.whole_runs,
             conditions=self.conditions,
         )
+
+    def start_uncounted(self, progress: Progress) -> None:
+        """Start it for the first time, and close it after a step.
+
+        What only a first start pays, loading libraries, say, is then in no whole run.
+        """
+        with started(self.run(progress, COLD), warm_up_seconds=None, cold=True) as run:
+            run.skip_step()
 
     def start_cold(
         self, progress: Progress, seconds: float, look_seconds: float = 0.0
@@ -120,7 +130,7 @@ def _measure_together(
             for run in runs:
                 run.suspend()
             run = variant.run(progress, setup)
-            stack.enter_context(started(run, warm_up_seconds=_WARM_UP_SECONDS))
+            stack.enter_context(started(run, warm_up_seconds=LATER_WARM_UP_SECONDS))
             runs.append(run)
         active = runs[1]
         for number, outer in enumerate(outside):
@@ -140,7 +150,7 @@ def _measure_in_turn(
     """Measure one after the other, each alone: all their blocks are one round."""
     for variant in variants:
         run = variant.run(progress, setup)
-        with started(run, warm_up_seconds=_WARM_UP_SECONDS), run.active():
+        with started(run, warm_up_seconds=LATER_WARM_UP_SECONDS), run.active():
             for _ in range(2 * rounds):
                 run.block()
 
@@ -155,14 +165,14 @@ def alternate_whole(
     progress: Progress,
     part: tuple[int, int],
 ) -> None:
-    """Let both act `repeats` times, alone, in random order.
+    """Let both act `repeats` times, alone, in the orders AB and BA by turns.
 
     `act(variant, setup, repeat)` does one whole run, one set-up, or one look at memory.
     """
-    order = random.Random(first_setup)
     progress.begin(*part)
     for repeat in range(repeats):
-        for variant in order.sample([baseline, challenger], 2):
+        turn = [baseline, challenger] if repeat % 2 == 0 else [challenger, baseline]
+        for variant in turn:
             act(variant, first_setup + repeat, repeat)
         progress.expect((repeat + 1) / repeats)
 
@@ -172,7 +182,7 @@ def run_to_the_end(progress: Progress) -> Act:
 
     def act(variant: Variant, setup: int, repeat: int) -> None:
         run = variant.run(progress, setup, seed=repeat)
-        with started(run, warm_up_seconds=None, cold=not variant.log.starts):
+        with started(run, warm_up_seconds=None):
             progress.doing = f"run {repeat + 1} of {run.call}"
             run.to_the_end()
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from kit.clock.experiment import Experiment, ExperimentError, resolve
+from kit.clock.experiment import ExperimentError, resolve
 from kit.clock.measuring import Origin
 from kit.clock.stage import RANKS, Place, count_ranks, prepare
 from kit.comparison.alternation import Variant
@@ -72,23 +71,26 @@ def make_variants(
         if isinstance(experiment, Mapping)
         else [resolve("compare()", experiment)]
     )
-    lists = {k: v for k, v in choices.items() if isinstance(v, (list, range))}
+    lists = {k: list(v) for k, v in choices.items() if isinstance(v, (list, range))}
     for knob, values in lists.items():
-        check_choices("compare()", experiments, knob, list(values))
+        check_choices("compare()", knob, values)
+    # Of each choice its value, and what it is called.
+    named_choices = [list(zip(v, name_choices(v), strict=True)) for v in lists.values()]
     combinations = [
-        dict(zip(lists, values, strict=True))
-        for values in itertools.product(*lists.values())
+        dict(zip(lists, chosen, strict=True))
+        for chosen in itertools.product(*named_choices)
     ]
     variants: list[Variant] = []
     for chosen, place, combination in itertools.product(
         experiments, places, combinations
     ):
-        bound = chosen.bind("compare()", {**choices, **combination})
+        values = {knob: value for knob, (value, _) in combination.items()}
+        bound = chosen.bind("compare()", {**choices, **values})
         stage = prepare(place, chosen, bound)
-        told = {RANKS: count_ranks(place)} if len(places) > 1 else {}
-        told |= combination
+        told = {RANKS: str(count_ranks(place))} if len(places) > 1 else {}
+        told |= {knob: name for knob, (_, name) in combination.items()}
         parts = [chosen.name] if named or not told else []
-        parts += [f"{knob}={format_value(value)}" for knob, value in told.items()]
+        parts += [f"{knob}={name}" for knob, name in told.items()]
         label = ", ".join(parts)
         same = sum(v.label.split(" (again")[0] == label for v in variants)
         label += f" (again{f' {same}' if same > 1 else ''})" if same else ""
@@ -115,23 +117,30 @@ def is_same(a: object, b: object) -> bool:
         return False
 
 
-def check_choices(
-    caller: str, experiments: Sequence[Experiment], knob: str, values: list[object]
-) -> None:
-    """Raise ExperimentError where a list is empty or lacks an experiment's default."""
+def name_choices(
+    values: Sequence[object], write: Callable[[object], str] = format_value
+) -> list[str]:
+    """Return choices in words; those that look the same but differ get numbers.
+
+    >>> name_choices([2, 4]), name_choices(["a" * 99 + "b", "a" * 99 + "c"])[1][-5:]
+    (['2', '4'], '… (2)')
+    """
+    texts = [write(value) for value in values]
+    names = []
+    for value, text in zip(values, texts, strict=True):
+        alike: list[object] = []
+        for other, its_text in zip(values, texts, strict=True):
+            if its_text == text and not any(is_same(other, known) for known in alike):
+                alike.append(other)
+        place = next(i for i, known in enumerate(alike, 1) if is_same(value, known))
+        names.append(f"{text} ({place})" if len(alike) > 1 else text)
+    return names
+
+
+def check_choices(caller: str, knob: str, values: list[object]) -> None:
+    """Raise ExperimentError where a list of choices is empty."""
     if not values:
         raise ExperimentError(
             f"{caller}: {knob}={values!r} is an empty list of choices.\n"
             f"Name two values or more, the baseline first: {knob}=[…, …]."
         )
-    for chosen in experiments:
-        default = chosen.defaults.get(knob, inspect.Parameter.empty)
-        if default is not inspect.Parameter.empty and not any(
-            is_same(default, value) for value in values
-        ):
-            raise ExperimentError(
-                f"{caller}: {chosen.name}'s default {knob}={format_value(default)} is "
-                f"not among the choices {format_value(values, 60)}.\n"
-                f"Add {format_value(default)} to the list, the baseline first, or "
-                f"change the default in def {chosen.name}(*, {knob}=…)."
-            )

@@ -20,6 +20,10 @@ from kit.machine import ticks
 from kit.progress import Progress, Stopped
 from kit.trial import JOURNAL
 
+#: So many whole runs of each, unless more are asked for.
+REPEATS = 6
+#: So many pairs of turns a rate gets at least, and so many turns a start.
+_LEAST_PAIRS, _TURNS_OF_STARTS = 5, 6
 #: So much of the budget goes into a longer look at the first life of each variant.
 _LOOK_SHARE = 0.15
 
@@ -30,20 +34,22 @@ def compare(
     *,
     of: str = SPEED,
     seconds: float | None = 4.0,
-    repeats: int = 5,
+    repeats: int = REPEATS,
     within: float | None = None,
     on: Place | list[Place] | None = None,
     patient: bool = False,
+    title: str | None = None,
     **choices: object,
 ) -> Comparison:
     """Compare every combination of the choices by turns; the first is the baseline.
 
     Lists and ranges are choices, everything else is a value. `experiment` may also be
     a dict of experiments by name. `seconds` is the total; `seconds=None` runs each
-    generator to its end, `repeats` times. `of` names what is compared: a quantity
-    or a metric, which needs `within`, the difference that counts as the same. `on` is
-    where they run, `ranks` for one, or a choice: `on=[ranks[:1], ranks]`.
-    `patient=True` goes on to three times the budget where the interval is wide.
+    generator to its end, `repeats` times. `of` names what is compared: a quantity or a
+    metric, which needs `within`, the difference that counts as the same. `on` is where
+    they run, `ranks` for one, or a choice: `on=[ranks[:1], ranks]`.
+    `patient=True` goes on to three times the budget where the interval is wide. `title`
+    stands above reports and pictures in place of the finding.
     Raises ExperimentError where something cannot be compared.
 
     >>> def add(*, upto=1000):
@@ -56,10 +62,10 @@ def compare(
     check_quantity(of, seconds, within)
     places = check_places("compare()", on)
     variants = make_variants(experiment, places, choices, whole_runs=seconds is None)
-    title = " · ".join(variant.label for variant in variants)
-    with Progress(f"comparing {title}"[:100]) as progress:
+    names = " · ".join(variant.label for variant in variants)
+    with Progress(f"comparing {names}"[:100]) as progress:
         return compare_watched(
-            variants, progress, of, within, seconds, repeats, patient
+            variants, progress, of, within, seconds, repeats, patient, title=title
         )
 
 
@@ -72,6 +78,7 @@ def compare_watched(
     repeats: int,
     patient: bool,
     *,
+    title: str | None = None,
     journal: list[object] = JOURNAL,
 ) -> Comparison:
     """Compare what `compare` was asked for, while somebody watches the progress.
@@ -90,7 +97,7 @@ def compare_watched(
         variant.log.stopped, variant.log.disturbed = stopped, progress.disturbed
     trials = [variant.trial() for variant in variants]
     labels = [variant.label for variant in variants]
-    comparison = Comparison(trials, labels, of, within)
+    comparison = Comparison(trials, labels, of, within, title)
     journal.extend([*trials, comparison])
     return comparison
 
@@ -110,10 +117,13 @@ def _alternate(
             look_seconds = _LOOK_SHARE * seconds / len(variants) * (of == SPEED)
             for variant in variants:
                 variant.start_cold(progress, seconds, look_seconds)
+        else:
+            for variant in variants:
+                variant.start_uncounted(progress)
         baseline, *challengers = variants
         if of == SPEED and seconds is not None:
             choose_block_seconds(variants, look)
-            budget = Budget(seconds, repeats, patient, begun)
+            budget = Budget(seconds, _LEAST_PAIRS, patient, begun)
             pairings = [Pairing(baseline, challenger) for challenger in challengers]
             budget.spend(pairings, hold_together(len(challengers)), look, progress)
             return
@@ -123,14 +133,15 @@ def _alternate(
             act = alternation.watch_memory(progress, seconds or 0.0)
         else:
             act = _run_whole(of, progress)
-        repeats = 2 if smoke() else repeats
+        turns = repeats if seconds is None else _TURNS_OF_STARTS
+        turns = 2 if smoke() else turns
         for index, challenger in enumerate(challengers):
             alternation.alternate_whole(
                 baseline,
                 challenger,
                 act,
-                first_setup=index * repeats,
-                repeats=repeats,
+                first_setup=index * turns,
+                repeats=turns,
                 progress=progress,
                 part=(index, len(challengers)),
             )

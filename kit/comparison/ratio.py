@@ -35,6 +35,21 @@ class Ratio:
     reason: str = ""
     unit: str = "×"
 
+    @property
+    def middle(self) -> float:
+        """The logarithm of a ratio, a difference as it is: what is symmetric."""
+        return self._scaled(self.value)
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval, on the scale of `middle`."""
+        return (self._scaled(self.high) - self._scaled(self.low)) / 2
+
+    def _scaled(self, value: float) -> float:
+        if self.unit != "×":
+            return value
+        return math.log(value) if value > 0 else math.nan
+
     def __str__(self) -> str:
         if self.unit == "×":
             return (

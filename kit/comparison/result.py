@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kit import figures
 from kit.comparison.prediction import Prediction
 from kit.comparison.quantities import QUANTITIES, SPEED, quantity_of
-from kit.comparison.ratio import Ratio, compare_trials, write_ratio
+from kit.comparison.ratio import Ratio, compare_trials
+from kit.stats import SAME
 from kit.trial import Trial
 
 if TYPE_CHECKING:
@@ -35,13 +36,15 @@ class Comparison:
     """Trials that were measured by turns, the baseline first, and their ratios.
 
     `ratios` maps each challenger's label to its Ratio; it is computed from the raw
-    blocks of the trials, here and whenever a recording is read.
+    blocks of the trials, here and whenever a recording is read. `title` is what stands
+    above reports and pictures, by default the finding.
     """
 
     trials: list[Trial]
     labels: list[str]
     of: str = SPEED
     within: float | None = None
+    title: str | None = None
     ratios: dict[str, Ratio] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -73,36 +76,72 @@ class Comparison:
     def sentence(self, label: str | None = None) -> str:
         """Return the finding in words, of one challenger or of the best.
 
-        The best is the fastest, or the one that needs least.
+        The best is the fastest, or the one that needs least; what cannot be told from
+        it is named beside it.
         """
-        label = label or self._best()
-        ratio, base = self.ratios[label], self._short_baseline(label)
-        if ratio.verdict == "cannot tell":
-            if math.isnan(ratio.value):
-                return f"Cannot tell how {label} compares with {base}: {ratio.reason}"
-            return (
-                f"Cannot tell how {label} compares with {base}: {ratio} "
-                f"({ratio.reason})"
-            )
+        group = [label] if label else self._find_best()
+        ratio = self.ratios[group[0]]
+        if ratio.verdict != "cannot tell":
+            return self._say(group)
+        base, name = self._short_baseline(group[0]), group[0]
+        known = "" if math.isnan(ratio.value) else f"{ratio} "
+        reason = f"({ratio.reason})" if known else ratio.reason
+        return f"Cannot tell how {name} compares with {base}: {known}{reason}"
+
+    def headline(self) -> str:
+        """Return the title, else the finding without the reason of a doubt."""
+        if self.title:
+            return self.title
+        reason = self.ratios[self._find_best()[0]].reason
+        return self.sentence().removesuffix(f"({reason})").rstrip()
+
+    def _say(self, group: Sequence[str]) -> str:
+        """Say how challengers compare that cannot be told from the first of them."""
+        ratio, name = self.ratios[group[0]], join_labels(group)
+        said, base = str(ratio), self._short_baseline(group[0])
+        if len(group) > 1:
+            said = str(summarise([self.ratios[label] for label in group]))
+        about = "about " * (len(group) > 1)
         if self.of not in QUANTITIES:
             side = {"same": "the same as", "more": "above", "less": "below"}
-            return (
-                f"{self.of} of {label} is {side[ratio.verdict]} that of {base}: {ratio}"
-            )
+            where = side[ratio.verdict]
+            return f"{self.of} of {name} is {where} that of {base}: {about}{said}"
         if self.of == SPEED and ratio.verdict == "same":
-            return f"{label} is as fast as {base}: {ratio}"
-        value, _, interval = str(ratio).partition(" × ")
-        text = QUANTITIES[self.of].sentence.format(a=label, ratio=f"{value} ×", b=base)
-        return f"{text} {interval}"
+            return f"{name} is as fast as {base}: {about}{said}"
+        value, _, interval = said.partition(" × ")
+        text = QUANTITIES[self.of].sentence
+        return f"{text.format(a=name, ratio=f'{about}{value} ×', b=base)} {interval}"
 
-    def _best(self) -> str:
-        best_first = [label for label, _ in self._sorted() if label in self.ratios]
-        return best_first[0]
+    def _find_best(self) -> list[str]:
+        """Return the best challenger's label, then those not to be told from it.
+
+        Best is who surely gains most, else who seems to. Two are told apart where the
+        interval of their difference, by the two half-widths at right angles, lies
+        outside what counts as the same.
+        """
+        ordered = [label for label, _ in self._sorted() if label in self.ratios]
+        gain = "faster" if self.of == SPEED else "less"
+        sure = [label for label in ordered if self.ratios[label].verdict == gain]
+        best = self.ratios[(sure or ordered)[0]]
+        same = math.log(SAME) if self.of in QUANTITIES else self.within or 0.0
+
+        def is_close(ratio: Ratio) -> bool:
+            apart = abs(ratio.middle - best.middle)
+            return apart - math.hypot(ratio.half_width, best.half_width) <= same
+
+        rest = [x for x in ordered if self.ratios[x] is not best]
+        close = [label for label in rest if is_close(self.ratios[label])]
+        return [(sure or ordered)[0], *close]
 
     @property
     def _unity(self) -> float:
         """The baseline beside itself: a ratio of 1, a metric's difference of 0."""
         return 1.0 if self.of in QUANTITIES else 0.0
+
+    @property
+    def _beside(self) -> str:
+        """What a variant is beside the baseline, as columns are called."""
+        return "ratio" if self.of in QUANTITIES else "difference"
 
     def _sorted(self) -> list[tuple[str, Trial]]:
         """Return labels and trials, of more than two the best first, unknown last."""
@@ -125,8 +164,24 @@ class Comparison:
         return value if alone else self.labels[0]
 
     def quantity(self, trial: Trial) -> tuple[float, float, float]:
-        """Return the compared quantity of one trial with its 95 % interval."""
-        return quantity_of(trial, self.of)
+        """Return the compared quantity of one trial with its 95 % interval.
+
+        Of the baseline, what it measured; of others the baseline's times their ratio
+        (plus their difference), so that no two figures contradict each other.
+        """
+        number = next(i for i, other in enumerate(self.trials) if other is trial)
+        ratio = self.ratios.get(self.labels[number]) if number else None
+        base, *_ = own = quantity_of(self.baseline, self.of)
+        if ratio is None:
+            return own
+        if math.isnan(ratio.value) or math.isnan(base):
+            return quantity_of(trial, self.of)
+        beside = (ratio.value, ratio.low, ratio.high)
+        if self.of not in QUANTITIES:
+            low, middle, high = (base + x for x in beside)
+        else:
+            low, middle, high = (base * x for x in beside)
+        return low, middle, high
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table as text: label, quantity, ratio, interval, verdict."""
@@ -135,13 +190,15 @@ class Comparison:
             value, ratio = self.quantity(trial)[0], self.ratios.get(label)
             shown = (f"{self._unity:g}", "", "baseline")
             if ratio is not None:
-                span = f"[{write_ratio(ratio.low)}, {write_ratio(ratio.high)}]"
-                shown = (write_ratio(ratio.value), span, ratio.verdict)
+                value_beside, _, span = str(ratio).rpartition(" [")
+                shown = (value_beside.rstrip(" ×"), f"[{span}", ratio.verdict)
             rows.append((label, _write(value), *shown))
         return rows
 
     def table(self) -> pandas.DataFrame:
         """Return one row per trial: quantity, ratio, interval, verdict, reason.
+
+        A metric has a difference in place of the ratio.
 
         Two trials are in the order asked for, several by their ratios, best first.
         """
@@ -154,7 +211,7 @@ class Comparison:
                 {
                     **trial.knobs,
                     self.of: self.quantity(trial)[0],
-                    "ratio": ratio.value if ratio else self._unity,
+                    self._beside: ratio.value if ratio else self._unity,
                     "low": ratio.low if ratio else math.nan,
                     "high": ratio.high if ratio else math.nan,
                     "verdict": ratio.verdict if ratio else "baseline",
@@ -165,13 +222,17 @@ class Comparison:
         return pandas.DataFrame(records, index=index)
 
     def plot(
-        self, x: str | None = None, model: Callable[..., float] | None = None
+        self,
+        x: str | None = None,
+        model: Callable[..., float] | None = None,
+        title: str | None = None,
     ) -> Axes:
         """Draw the quantity of each trial with 95 % intervals; return the Axes.
 
         Bars, or lines over the knob `x` where its values are numbers: one for each
         choice of the other knobs. `model` maps the knobs that it has names for, or the
-        value of `x`, to a predicted quantity, drawn as dashed lines.
+        value of `x`, to a predicted quantity, drawn as dashed lines. `title` is by
+        default the comparison's own, else the finding.
         """
         if x is None:
             values, lows, highs = zip(*map(self.quantity, self.trials), strict=True)
@@ -180,7 +241,7 @@ class Comparison:
                 values,
                 lows,
                 highs,
-                title=self.sentence(),
+                title=title or self.headline(),
                 unit=self._unit(),
                 baseline=0,
             )
@@ -193,7 +254,7 @@ class Comparison:
             )
         lines = figures.draw_lines(
             self._lines(x, model),
-            title=self.sentence(),
+            title=title or self.headline(),
             xlabel=x,
             ylabel=self._unit(),
             logx=figures.is_wide(positions),
@@ -231,9 +292,12 @@ class Comparison:
         return QUANTITIES[self.of].unit if self.of in QUANTITIES else self.of
 
     def __repr__(self) -> str:
-        headers = ("", self._unit(), "ratio", "95 % interval", "verdict")
-        lines = [self.sentence(), figures.text_table(headers, self.rows())]
+        lines = [self.title] * bool(self.title)
+        lines += [self.sentence(), figures.text_table(self._headers(), self.rows())]
         return "\n".join([*lines, *(f"  {note}" for note in self.remarks())])
+
+    def _headers(self) -> tuple[str, ...]:
+        return "", self._unit(), self._beside, "95 % interval", "verdict"
 
     def remarks(self) -> list[str]:
         """Return what a reader should know before using the ratios."""
@@ -254,10 +318,41 @@ class Comparison:
         return told + [r for r in seen if not (said and r.startswith("Rare slow"))]
 
     def _repr_html_(self) -> str:
-        headers = ("", self._unit(), "ratio", "95 % interval", "verdict")
+        headline, sentence = self.headline(), self.sentence()
+        more = "" if sentence == headline else sentence.removeprefix(headline).strip()
         return figures.html_table(
-            headers, self.rows(), title=self.sentence(), note=" ".join(self.remarks())
+            self._headers(),
+            self.rows(),
+            title=headline,
+            lead=more,
+            details=self.remarks(),
         )
+
+
+def join_labels(labels: Sequence[str]) -> str:
+    """Write labels as one; a knob's name that all of them share is said once.
+
+    >>> join_labels(["workers=2", "workers=4"]), join_labels(["ring", "tree"])
+    ('workers=2 or 4', 'ring or tree')
+    """
+    knob = labels[0].partition("=")[0] + "="
+    if all(label.startswith(knob) and ", " not in label for label in labels):
+        labels = [labels[0], *(label.removeprefix(knob) for label in labels[1:])]
+    *others, last = labels
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def summarise(ratios: Sequence[Ratio]) -> Ratio:
+    """Return the middle of ratios to two digits, and the reach of their intervals.
+
+    >>> print(summarise([Ratio(1.7, 1.6, 1.9, "faster"), Ratio(1.9, 1.8, 2, "faster")]))
+    1.8 × [1.6, 2]
+    """
+    middle = math.fsum(ratio.middle for ratio in ratios) / len(ratios)
+    value = math.exp(middle) if ratios[0].unit == "×" else middle
+    low, high = min(r.low for r in ratios), max(r.high for r in ratios)
+    first = ratios[0]
+    return Ratio(float(f"{value:.2g}"), low, high, first.verdict, unit=first.unit)
 
 
 def _write(value: float) -> str:

@@ -27,7 +27,8 @@ def make_card(
     """Make a card of this width for axes of this height; all lengths are in inches."""
     from matplotlib.figure import Figure
 
-    title = wrap(title, width - 2 * EDGE, 12, "bold")
+    first, second, *more = [*wrap(title, width - 2 * EDGE, 12, "bold").split("\n"), ""]
+    title = f"{first}\n{second[:-1]}…" if any(more) else f"{first}\n{second}".rstrip()
     top, bottom = 0.36 + 0.22 * (title.count("\n") + 1), 0.63
     total, across = top + height + bottom, width - left - right
     figure = Figure((width, total), _DPI, facecolor=COLOURS["card"])

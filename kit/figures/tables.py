@@ -64,13 +64,16 @@ def html_table(
     rows: Sequence[Sequence[object]],
     *,
     title: str = "",
+    lead: str = "",
     note: str = "",
+    details: Sequence[str] = (),
     looks: Mapping[str, tuple[str, str]] | None = None,
 ) -> str:
     """Write a table as a light HTML card; every text is escaped.
 
-    Columns of numbers are aligned to the right, except the first. `title` stands above
-    it, `note` below, in small. `looks` maps headers to the fill and the text's colour
+    Columns of numbers are aligned to the right, except the first. `title` and `lead`
+    stand above it, `note` below, in small, and `details` folded away below that, a
+    sentence each. `looks` maps headers to the fill and the text's colour
     of their columns, in which digits are as wide as each other; such a table is set in
     small, for it has much to show.
 
@@ -96,9 +99,11 @@ def html_table(
     head, *others = (f"<tr>{''.join(cells)}</tr>" for cells in lines)
     return _box(
         _line(title, _TITLE),
+        _line(lead, ""),
         f'<table style="{_TABLE}"><thead>{head}</thead>'
         f"<tbody>{''.join(others)}</tbody></table>",
         _line(note, _NOTE),
+        _fold("How sure, and why", details),
     )
 
 
@@ -179,6 +184,14 @@ def _box(*parts: str) -> str:
 def _line(text: str, style: str) -> str:
     style = f"padding-left:8px;{style}"
     return f'<div style="{style}">{html.escape(text)}</div>' if text else ""
+
+
+def _fold(summary: str, lines: Sequence[str]) -> str:
+    """Write lines that are shown when their summary is clicked; nothing if none."""
+    body = "".join(_line(line, "margin-top:2px") for line in lines)
+    style = f"{_NOTE};padding-left:8px"
+    head = f'<summary style="cursor:pointer">{html.escape(summary)}</summary>'
+    return f'<details style="{style}">{head}{body}</details>' if lines else ""
 
 
 def _cell(value: object, style: str = "", tag: str = "td") -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
 from kit.clock.stage import RANKS, Place, Stage, count_ranks, prepare
-from kit.comparison.choices import check_choices, is_same
+from kit.comparison.choices import check_choices, is_same, name_choices
 from kit.figures import format_value
 
 #: The name of the control that chooses among several experiments.
@@ -57,7 +57,7 @@ class Choices:
         }
         fixed = {knob: value for knob, value in given.items() if knob not in lists}
         for knob, values in lists.items():
-            check_choices("explore()", found, knob, values)
+            check_choices("explore()", knob, values)
         for chosen in found:
             first = {knob: values[0] for knob, values in lists.items()}
             chosen.bind("explore()", {**fixed, **first})
@@ -143,11 +143,19 @@ class Choices:
             knob for knob in point if len({repr(p.get(knob)) for p in among}) > 1
         ]
         words = [
-            str(value) if knob == self.selector else f"{knob}={write_choice(value)}"
+            str(value) if knob == self.selector else f"{knob}={self.write(knob, value)}"
             for knob, value in point.items()
             if knob in differing or not differing
         ]
         return ", ".join(words) or next(iter(self.experiments))
+
+    def write(self, knob: str, value: object) -> str:
+        """Return a choice as its control names it."""
+        values = self.lists.get(knob, [])
+        for name, other in zip(write_choices(values), values, strict=True):
+            if is_same(other, value):
+                return name
+        return _write(value)  # one that was recorded elsewhere
 
     def call(self, point: Mapping[str, Any]) -> str:
         """Return a point as a call, as in `train(num_workers=2)`."""
@@ -169,6 +177,10 @@ def _is_ordered(values: list[Any]) -> bool:
     )
 
 
-def write_choice(value: object) -> str:
-    """Return a choice as a control names it; a string stands for itself."""
+def write_choices(values: Sequence[object]) -> list[str]:
+    """Return choices as a control names them; a string stands for itself."""
+    return name_choices(values, _write)
+
+
+def _write(value: object) -> str:
     return value if isinstance(value, str) else format_value(value)

@@ -9,7 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from kit.comparison.choices import is_same
-from kit.panel.choices import write_choice
+from kit.panel.choices import write_choices
 
 #: Choices that are so short in all stand side by side.
 _LETTERS_IN_A_ROW, _MOST_BUTTONS = 22, 6
@@ -26,7 +26,7 @@ def make_button(text: str, name: str, act: Callable[[], None]) -> Any:
 
 def make_control(knob: str, values: list[Any], start: Any) -> Any:
     """Make buttons for few short choices, a slider for numbers, a list for others."""
-    names = list(map(write_choice, values))
+    names = write_choices(values)
     more: dict[str, Any] = {
         "options": list(zip(names, values, strict=True)),
         "index": next(i for i, value in enumerate(values) if is_same(value, start)),

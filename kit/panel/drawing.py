@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kit import figures
@@ -12,7 +12,7 @@ from kit.comparison.choices import is_same
 from kit.comparison.prediction import Prediction
 from kit.comparison.quantities import SPEED, quantity_of, unit_of
 from kit.figures import format_bytes, format_number
-from kit.panel.choices import Choices, write_choice
+from kit.panel.choices import Choices
 from kit.trial import Trial
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class Drawing:
     of: str
     prediction: Prediction | None
     recorded: Sequence[Trial]
+    #: Of trials that were compared, the quantity beside the baseline's, by identity.
+    compared: dict[int, tuple[float, float, float]] = field(default_factory=dict)
 
     def summarise(self, entries: Sequence[Entry]) -> str:
         """Return the newest result in words, beside the best one."""
@@ -198,7 +200,7 @@ class Drawing:
         return [x for x, _ in ordered], middles, lows, highs, style
 
     def _quantity(self, trial: Trial) -> tuple[float, float, float]:
-        return quantity_of(trial, self.of)
+        return self.compared.get(id(trial)) or quantity_of(trial, self.of)
 
     def _point(self, trial: Trial) -> dict[str, Any]:
         """Return a recorded trial's place among the choices."""
@@ -249,7 +251,9 @@ class Drawing:
         rows = []
         for number, entry in numbered:
             chosen = [
-                "all" if entry.point is None else write_choice(entry.point[knob])
+                "all"
+                if entry.point is None
+                else self.choices.write(knob, entry.point[knob])
                 for knob in self.choices.lists
             ]
             if entry.trial is None:

@@ -11,7 +11,7 @@ from kit.clock.measuring import check_arguments, measure_watched
 from kit.clock.stage import RANKS, Place, check_places
 from kit.comparison import Comparison
 from kit.comparison.choices import check_quantity, is_same, make_variants
-from kit.comparison.comparing import compare_watched
+from kit.comparison.comparing import REPEATS, compare_watched
 from kit.comparison.prediction import Model, Prediction
 from kit.comparison.quantities import SPEED
 from kit.machine import this_machine
@@ -27,7 +27,6 @@ from kit.trial import Trial
 if TYPE_CHECKING:
     from kit.panel.view import View
 
-_REPEATS = 5
 #: Run all compares: each choice beside the baseline, which is measured with each.
 _SECONDS_PER_CHALLENGER = 2.0
 #: Without a front end up to so many choices are compared by turns; of more, the first
@@ -128,7 +127,7 @@ class Panel:
                 self._choices.stage(point),
                 progress,
                 self._seconds,
-                1 if smoke() or self._seconds is not None else _REPEATS,
+                1 if smoke() else REPEATS,
             )
         except Exception as error:
             self._results.fail(point, error)
@@ -167,7 +166,7 @@ class Panel:
         self._results.points_by_label = dict(zip(labels, points, strict=True))
         seconds = self.seconds_for_all
         return compare_watched(
-            variants, progress, self._of, self._within, seconds, _REPEATS, False
+            variants, progress, self._of, self._within, seconds, REPEATS, False
         )
 
     @property

@@ -26,6 +26,7 @@ class Results:
     def clear(self) -> None:
         """Forget what was measured."""
         self._entries: list[Entry] = []
+        self._drawing.compared.clear()
         self.compared: Comparison | None = None
         self.exception: Exception | None = None
 
@@ -46,6 +47,7 @@ class Results:
         for point, trial, ratio in zip(points, made.trials, ratios, strict=True):
             verdict = f"{ratio} {ratio.verdict}" if ratio else "baseline"
             label = self._choices.label(point)
+            self._drawing.compared[id(trial)] = made.quantity(trial)
             self._entries.append(Entry(label, point, trial, verdict))
 
     def fail(self, point: Mapping[str, Any] | None, error: Exception) -> None:
@@ -91,6 +93,8 @@ class Results:
         `partial` are a comparison's results so far, by label.
         """
         entries, title = self._entries, self.summary()
+        if self.compared:
+            title = self.compared.headline()
         if partial:
             points = self.points_by_label
             entries = [Entry(label, points[label], t) for label, t in partial.items()]
@@ -100,8 +104,7 @@ class Results:
         if self._drawing.is_empty(entries):
             return ""
         baseline = self.compared is not None or bool(partial)
-        # The reason, in brackets at the end, is too long for a title.
-        figure = self._drawing.draw(entries, title.partition(" (")[0], baseline)
+        figure = self._drawing.draw(entries, title, baseline)
         return figures.to_html(figure, figures.show(figure).alt)
 
     def history(self) -> str:
