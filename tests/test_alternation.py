@@ -887,3 +887,38 @@ def test_an_interrupt_does_not_wait_for_workers_that_are_suspended():
         kit.compare(load, variant=[1, 2])
     assert lives == {1: 2, 2: 2}
     assert time.monotonic() - begun < 4.5
+
+
+# What the loop that alternates does not do yet
+
+
+@pytest.mark.xfail(reason="lives are shorter than the distance of two pauses")
+def test_rare_pauses_that_fit_the_budget_ten_times_are_called(clock):
+    def train(*, pauses=False):
+        for number in itertools.count(1):
+            yield 1
+            clock.work(0.004 + 0.4 * (pauses and number % 100 == 0))
+
+    made = kit.compare(train, pauses=[False, True], seconds=10)
+    assert made.ratio.verdict == "slower"
+    assert made.ratio.low <= 0.5 <= made.ratio.high
+
+
+@pytest.mark.xfail(reason="what has no state counts as a model that both share")
+@pytest.mark.parametrize("make", [torch.nn.ReLU, torch.nn.Flatten])
+def test_modules_without_state_may_be_shared(smoke, make):
+    layer, alive, most = make(), set(), []
+
+    def train(*, which="a"):
+        alive.add(which)
+        try:
+            while True:
+                layer(torch.ones(2, 2))
+                most.append(len(alive))
+                yield 1
+        finally:
+            alive.discard(which)
+
+    made = kit.compare(train, which=["a", "b"])
+    assert max(most) == 2, "they live side by side"
+    assert not any("put back" in note for t in made.trials for note in t.notes)
