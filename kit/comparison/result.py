@@ -97,7 +97,8 @@ class Comparison:
 
     def _say(self, group: Sequence[str]) -> str:
         """Say how challengers compare that cannot be told from the first of them."""
-        ratio, name = self.ratios[group[0]], join_labels(group)
+        ratio = self.ratios[group[0]]
+        name = join_labels([label for label in self.labels if label in group])
         said, base = str(ratio), self._short_baseline(group[0])
         if len(group) > 1:
             said = str(summarise([self.ratios[label] for label in group]))
