@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from kit import figures, recording
 from kit.machine import this_machine
-from kit.recording import Manner, Recording, RecordingError, record_chapters
+from kit.recording import Manner, Recorder, Recording, RecordingError
 from kit.teaching import FAILS, HOLDS, Claim
 
 _START = "<!-- claims: written by `python -m kit claims --write README.md` -->"
@@ -186,19 +186,23 @@ def diagnose_script(options: argparse.Namespace) -> int:
 
 
 def record_notebooks(notebooks: Sequence[Path], manner: Manner) -> int:
-    """Record chapters; say what became of them and of their claims."""
+    """Record chapters; say what became of them and of their claims.
+
+    What fails is told, and the others are recorded all the same.
+    """
 
     def judge_all(made: Recording) -> Iterable[str]:
         return (repr(_claim(made, x, judged=not manner.smoke)) for x in made.claims)
 
-    is_whole = record_chapters(
-        notebooks,
+    manner.check(notebooks)
+    recorder = Recorder(
         manner,
         tell=lambda text: print(text, flush=True),
         warn=lambda text: print(text, file=sys.stderr, flush=True),
         judge=judge_all,
     )
-    return 0 if is_whole else 1
+    whole = [recorder.record(path) for path in notebooks]
+    return 0 if all(whole) else 1
 
 
 def judge(folder: Path) -> tuple[list[Judged], list[str]]:

@@ -24,9 +24,9 @@ from kit.recording.files import (
     save,
     write,
 )
-from kit.recording.recorder import Manner, record_chapters
+from kit.recording.recorder import Manner, Recorder
 
-__all__ = ["FORMAT", "Manner", "Recording", "RecordingError", "cell_source"]
-__all__ += ["compute_checksum", "find_recorded", "is_current", "load"]
-__all__ += ["notebook_definitions", "read", "record_chapters", "recorded", "save"]
+__all__ = ["FORMAT", "Manner", "Recorder", "Recording", "RecordingError"]
+__all__ += ["cell_source", "compute_checksum", "find_recorded", "is_current", "load"]
+__all__ += ["notebook_definitions", "read", "recorded", "save"]
 __all__ += ["write", "write_journal"]

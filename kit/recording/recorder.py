@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from kit.recording.notebooks import replace_recording, run_notebook, write_noteb
 #: Kept back from the time there is: to interrupt a cell and write down what was
 #: measured, and for the check that the machine is still quiet.
 _SECONDS_TO_END, _SECONDS_TO_CHECK = 15.0, 30.0
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -66,61 +64,97 @@ def keeps_trials(path: Path) -> bool:
     return path.parent.name != "solutions"
 
 
-def record_chapters(
-    notebooks: Sequence[Path],
-    manner: Manner,
-    *,
-    tell: Tell,
-    warn: Tell,
-    judge: Callable[[Recording], Iterable[str]],
-) -> bool:
-    """Run chapters, keep outputs and what was measured; return whether all is there.
+@dataclass
+class Recorder:
+    """Records one chapter after another, until the time is over.
 
-    What fails is told by `warn`, and the others are recorded all the same. `judge`
-    says what became of the claims. Raises RecordingError where the machine is not
-    quiet before a chapter begins.
+    `tell` shows a line, `warn` what failed, `judge` says what became of the claims.
     """
-    manner.check(notebooks)
-    # All that runs here has full length; only what the cells see is told otherwise.
-    os.environ.pop("KIT_SMOKE", None)
-    environment = {**os.environ, "KIT_SMOKE": "1"} if manner.smoke else {**os.environ}
-    deadline = ticks.CLOCK.wall() + (manner.seconds or math.inf)
-    is_quiet, is_whole = False, True
-    for path in notebooks:
-        needs_quiet = manner.needs_quiet(path)
+
+    manner: Manner
+    tell: Callable[[str], None]
+    warn: Callable[[str], None]
+    judge: Callable[[Recording], Iterable[str]]
+
+    def __post_init__(self) -> None:
+        # All that runs here has full length; only what cells see is told otherwise.
+        os.environ.pop("KIT_SMOKE", None)
+        self.environment = dict(os.environ)
+        if self.manner.smoke:
+            self.environment["KIT_SMOKE"] = "1"
+        self.deadline = ticks.CLOCK.wall() + (self.manner.seconds or math.inf)
+        self.is_quiet = False
+
+    def record(self, path: Path) -> bool:
+        """Run a chapter, keep outputs and what was measured; return whether all of it.
+
+        Raises RecordingError where the machine is not quiet before it begins.
+        """
+        needs_quiet = self.manner.needs_quiet(path)
         to_end = _SECONDS_TO_END + _SECONDS_TO_CHECK * needs_quiet
-        if needs_quiet and not is_quiet and _left(deadline, to_end) > 0:
-            tell(f"  {check_quiet()}")
-        if _left(deadline, to_end) <= 0:
-            warn(f"{path}: left out, there is no time left.")
-            is_whole = False
-            continue
-        tell(f"recording {path} …")
-        is_quiet = False
+        if needs_quiet and not self.is_quiet and self._left(to_end) > 0:
+            self.tell(f"  {check_quiet()}")
+        seconds = self._left(to_end)
+        if seconds <= 0:
+            self.warn(f"{path}: left out, there is no time left.")
+            return False
+        self.tell(f"recording {path} …")
+        self.is_quiet = False
         try:
-            seconds = _left(deadline, to_end)
-            made, notebook, is_cut = _run(path, environment, manner, seconds)
+            made, notebook, is_cut = self._run(path, seconds)
         except Exception as error:
-            warn(f"{path}: {error}")
-            is_whole = False
-            continue
-        for line in judge(made):
-            tell(f"  {line}")
-        if is_cut:
-            warn(f"{path}: cut, the time is over. Comparisons made by then are kept.")
-            is_whole = False
+            self.warn(f"{path}: {error}")
+            return False
+        for line in self.judge(made):
+            self.tell(f"  {line}")
         if needs_quiet:  # so that it serves for the next one, too
             try:
-                tell(f"  {check_quiet()}")
-                is_quiet = True
+                self.tell(f"  {check_quiet()}")
             except RecordingError as error:
-                warn(f"{path}: nothing of it is kept, for {error}")
-                is_whole = False
-                continue
-        if not manner.dry_run:
-            for written in _keep(path, made, notebook, is_cut, manner):
-                tell(f"  {written}")
-    return is_whole
+                self.warn(f"{path}: nothing of it is kept, for {error}")
+                return False
+            self.is_quiet = True
+        if is_cut:
+            self.warn(f"{path}: cut, the time is over. What was measured is kept.")
+        if not self.manner.dry_run:
+            self._keep(path, made, notebook, is_cut)
+        return not is_cut
+
+    def _left(self, to_end: float) -> float:
+        return self.deadline - to_end - ticks.CLOCK.wall()
+
+    def _run(self, path: Path, seconds: float) -> tuple[Recording, Any, bool]:
+        """Run a chapter; return what it made, its notebook, and whether it was cut.
+
+        The notebook has outputs; without Jupyter there is None.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            journal = Path(folder) / "journal.json"
+            if self.manner.plain:
+                from kit.recording.plain import run_plainly
+
+                run_plainly(path, journal, self.environment)
+                return read(journal), None, False
+            ran = run_notebook(path, journal, self.environment, seconds)
+            return read(journal), *ran
+
+    def _keep(self, path: Path, made: Recording, notebook: Any, is_cut: bool) -> None:
+        """Write the recording, then the notebook; say where."""
+        into = self.manner.into
+        if made.trials and keeps_trials(path):
+            if self.manner.smoke:
+                for trial in made.trials:
+                    trial.conditions["smoke"] = 1.0
+            folder = into or path.parent / "recordings"
+            self.tell(f"  {replace_recording(path, made, folder)}")
+        if notebook is None:
+            return
+        name = f"{path.stem}_cut.ipynb" if is_cut else path.name
+        target = into / name if into else path
+        if into:
+            into.mkdir(parents=True, exist_ok=True)
+            self.tell(f"  {target}")
+        write_notebook(notebook, target)
 
 
 def check_quiet() -> str:
@@ -128,44 +162,3 @@ def check_quiet() -> str:
     from kit.recording import quiet  # it needs PyTorch
 
     return quiet.check_quiet()
-
-
-def _left(deadline: float, to_end: float) -> float:
-    return deadline - to_end - ticks.CLOCK.wall()
-
-
-def _run(
-    path: Path, environment: Mapping[str, str], manner: Manner, seconds: float
-) -> tuple[Recording, Any, bool]:
-    """Run a chapter; return what it made, its notebook if any, and whether it was cut.
-
-    The notebook has outputs; without Jupyter there is None.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        journal = Path(folder) / "journal.json"
-        if manner.plain:
-            from kit.recording.plain import run_plainly
-
-            run_plainly(path, journal, environment)
-            return read(journal), None, False
-        notebook, is_cut = run_notebook(path, journal, environment, seconds)
-        return read(journal), notebook, is_cut
-
-
-def _keep(
-    path: Path, made: Recording, notebook: Any, is_cut: bool, manner: Manner
-) -> Iterable[Path]:
-    """Write the recording, then the notebook; yield where."""
-    if made.trials and keeps_trials(path):
-        if manner.smoke:
-            for trial in made.trials:
-                trial.conditions["smoke"] = 1.0
-        folder = manner.into or path.parent / "recordings"
-        yield replace_recording(path, made, folder)
-    if notebook is not None:
-        target = path
-        if manner.into:
-            name = f"{path.stem}_cut.ipynb" if is_cut else path.name
-            target = manner.into / name
-        write_notebook(notebook, target)
-        yield target
