@@ -8,18 +8,17 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import dataclasses
 import json
 import math
-import os
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit import figures, recording
 from kit.machine import this_machine
-from kit.recording import Recording, RecordingError
+from kit.recording import Manner, Recorder, Recording, RecordingError
 from kit.teaching import FAILS, HOLDS, Claim
 
 _START = "<!-- claims: written by `python -m kit claims --write README.md` -->"
@@ -70,10 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="without Jupyter: write recordings, leave the notebooks as they are",
     )
     record.add_argument(
-        "--smoke",
+        "--into",
         type=Path,
         metavar="FOLDER",
-        help="try it: as short as can be, recordings into this folder, nothing else",
+        help="recordings and notebooks go there, the chapter's own stay as they are",
+    )
+    record.add_argument(
+        "--smoke",
+        action="store_true",
+        help="try it, as short as can be; no claim is judged by that",
+    )
+    record.add_argument(
+        "--seconds",
+        type=_seconds,
+        help="how long it may take in all; keep what was measured by then",
     )
     claims = commands.add_parser(
         "claims", help="judge every chapter's claims by its committed recordings"
@@ -105,12 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         if options.command == "record":
-            return record_notebooks(
-                options.notebooks,
-                dry_run=options.dry_run,
-                plain=options.plain,
-                smoke=options.smoke,
-            )
+            names = (field.name for field in dataclasses.fields(Manner))
+            manner = Manner(**{name: getattr(options, name) for name in names})
+            return record_notebooks(options.notebooks, manner)
         if options.command == "cheatsheet":
             return write_cheatsheet(options.write)
         return show_claims(options.folder, check=options.check, readme=options.write)
@@ -179,69 +185,24 @@ def diagnose_script(options: argparse.Namespace) -> int:
     return 0
 
 
-def record_notebooks(
-    notebooks: Sequence[Path],
-    *,
-    dry_run: bool = False,
-    plain: bool = False,
-    smoke: Path | None = None,
-) -> int:
-    """Execute notebooks at full length; store static outputs and what was measured.
+def record_notebooks(notebooks: Sequence[Path], manner: Manner) -> int:
+    """Record chapters; say what became of them and of their claims.
 
-    `plain` does without Jupyter, and leaves the notebooks as they are. So does `smoke`:
-    a folder for the recordings of a run that is as short as can be.
+    What fails is told, and the others are recorded all the same.
     """
-    _check_smoke(smoke)
-    environment = {k: v for k, v in os.environ.items() if k != "KIT_SMOKE"}
-    environment |= {"KIT_SMOKE": "1"} if smoke else {}
-    failures = 0
-    for path in notebooks:
-        print(f"recording {path} …", flush=True)
-        # What solutions measure belongs to no chapter: only outputs are kept.
-        keeps_trials = not dry_run and path.parent.name != "solutions"
-        conditions = {"smoke": 1.0} if smoke else {}
-        if keeps_trials and not smoke:  # now, while nothing else runs
-            noise = this_machine().noise()
-            print(f"  {noise.sentence()}", flush=True)
-            conditions["smallest_difference"] = noise.smallest_difference
-        with tempfile.TemporaryDirectory() as folder:
-            journal = Path(folder) / "journal.json"
-            try:
-                notebook = _run(path, journal, environment, plain)
-            except Exception as error:
-                print(f"{path}: {error}", file=sys.stderr)
-                failures += 1
-                continue
-            made = recording.read(journal)
-        for row in made.claims:
-            print(f"  {_claim(made, row, judged=not smoke)}")
-        if made.trials and keeps_trials:
-            for trial in made.trials:
-                trial.conditions.update(conditions)
-            target = smoke or path.parent / "recordings"
-            print(f"  {recording.replace_recording(path, made, target)}")
-        if notebook is not None and not dry_run and not smoke:
-            recording.write_notebook(notebook, path)
-    return 1 if failures else 0
 
+    def judge_all(made: Recording) -> Iterable[str]:
+        return (repr(_claim(made, x, judged=not manner.smoke)) for x in made.claims)
 
-def _check_smoke(folder: Path | None) -> None:
-    """Refuse to put recordings of a short run where readers would find them."""
-    if folder is not None and folder.resolve().name == "recordings":
-        raise RecordingError(
-            f"record: --smoke {folder} is where recordings of full length live, and "
-            "those of a short run say nothing about speed.\nName another folder."
-        )
-
-
-def _run(path: Path, journal: Path, environment: dict[str, str], plain: bool) -> Any:
-    """Run a chapter; return its notebook with outputs, None where there are none."""
-    if plain:
-        from kit.recording.plain import run_plainly
-
-        run_plainly(path, journal, environment)
-        return None
-    return recording.run_notebook(path, journal, environment)
+    manner.check(notebooks)
+    recorder = Recorder(
+        manner,
+        tell=lambda text: print(text, flush=True),
+        warn=lambda text: print(text, file=sys.stderr, flush=True),
+        judge=judge_all,
+    )
+    whole = [recorder.record(path) for path in notebooks]
+    return 0 if all(whole) else 1
 
 
 def judge(folder: Path) -> tuple[list[Judged], list[str]]:

@@ -1,12 +1,16 @@
 """`python -m kit`: machine, claims and record."""
 
+import ast
+import builtins
 import datetime
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbclient
 import nbformat
@@ -16,10 +20,9 @@ from test_ratio import make_machine, rate_trial
 import kit
 from kit import recording
 from kit.__main__ import main
-from kit.comparison import Comparison
-from kit.machine import facts
-from kit.machine.noise import Noise
-from kit.recording import Recording
+from kit.comparison import Comparison, Ratio
+from kit.machine import ticks
+from kit.recording import Recording, notebooks, quiet
 from kit.teaching import Claim
 from kit.trial import JOURNAL
 
@@ -30,6 +33,10 @@ CHAPTER = "00_made_up"
 SENTENCE = "Two are faster than one."
 COUNT = "def count(*, n=1):\n    while True:\n        yield n"
 CLAIM = f"kit.claim({SENTENCE!r}, comparison, at_least=1.5)"
+#: Intervals of a loop compared with itself. The truth is 1.
+QUIET = (0.98, 1.02)
+LOOK = "seen.append(len(checks.found))"
+UNQUIET = [(0.95, 1.0), (1.0, 1.05), (0.3, 4.0), (1.04, 1.05), (math.nan, math.nan)]
 
 
 @pytest.fixture(autouse=True)
@@ -550,22 +557,23 @@ class Kernel:
 
 
 @pytest.fixture
-def noises(monkeypatch):
-    """The noises that were measured; they are made up."""
-    made = []
+def checks(monkeypatch):
+    """The intervals that each check finds, whose last one stays; those it has found."""
+    found = []
 
-    def measure_noise(seconds):
-        difference = 0.031 + 0.01 * len(made)
-        load = {"others_cores": 0.0, "stolen": 0.0, "throttled": 0.0}
-        made.append(Noise(difference, {"python": difference}, load, seconds))
-        return made[-1]
+    class Checks(list):
+        def __call__(self):
+            found.append(self.pop(0) if len(self) > 1 else self[0])
+            return Ratio(1.0, *found[-1], "same")
 
-    monkeypatch.setattr(facts, "measure_noise", measure_noise)
+    made = Checks([QUIET])
+    made.found = found
+    monkeypatch.setattr(quiet, "compare_with_itself", made)
     return made
 
 
 @pytest.fixture
-def chapter(tmp_path, monkeypatch, noises):
+def chapter(tmp_path, monkeypatch, checks):
     """A chapter that makes two trials, a comparison and a claim."""
     monkeypatch.setattr(nbclient, "NotebookClient", Kernel)
     return write_chapter(
@@ -598,48 +606,97 @@ def test_record_keeps_outputs_and_every_trial(chapter, capsys):
     assert len(stored.cells) == 3, "nothing of the machinery is stored"
 
 
-def test_recordings_carry_the_noise_of_the_machine(chapter, capsys, noises):
-    """Measured once before each notebook, told, and kept beside other conditions."""
-    second = write_chapter(
-        chapter.parent,
-        *(cell.source for cell in nbformat.read(chapter, as_version=4).cells[1:]),
-        name="01_second",
-    )
-    status, out, _ = run(capsys, "record", chapter, second)
-    assert status == 0
-    assert len(noises) == 2
-    assert out.index("difference of 3.1 %") < out.index("difference of 4.1 %")
+def test_before_and_after_the_machine_is_quiet(chapter, capsys, checks, monkeypatch):
+    """One check between two chapters serves both; each says what it found."""
     seen = []
-    for name in recordings(chapter):
-        made = recording.read(chapter.parent / "recordings" / name)
-        seen.append({t.conditions["smallest_difference"] for t in made.trials})
-        assert made.comparisons[0].trials[0] is made.trials[0]
-        assert made.comparisons[0].ratio.value == pytest.approx(2)
-    assert seen == [{0.031}, {0.041}]
+    monkeypatch.setattr(builtins, "checks", checks, raising=False)
+    monkeypatch.setattr(builtins, "seen", seen, raising=False)
+    watched = [
+        write_chapter(chapter.parent, LOOK, name=f"0{n}_watched") for n in (1, 2)
+    ]
+    status, out, err = run(capsys, "record", *watched)
+    assert (status, err) == (0, "")
+    assert seen == [1, 2] and len(checks.found) == 3
+    assert out.count("[0.98, 1.02]. The machine is quiet.") == 3
 
 
-def test_noise_is_measured_before_the_notebook_runs(chapter, capsys, noises):
-    """Whatever the notebook leaves running must not be in it."""
-    seen = []
-    noises_then = "import builtins; builtins.noises_then()"
-    watched = write_chapter(chapter.parent, noises_then, name="01_watched")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "builtins.noises_then", lambda: seen.append(len(noises)), raising=False
-        )
-        assert run(capsys, "record", watched)[0] == 0
-    assert seen == [1]
+@pytest.mark.parametrize("interval", UNQUIET)
+def test_on_an_unquiet_machine_nothing_is_run(chapter, capsys, checks, interval):
+    checks[:] = [interval]
+    before = kept(chapter.parent)
+    status, out, err = run(capsys, "record", chapter)
+    assert status == 1
+    assert "not quiet" in err and f"{interval[1]:.3g}" in err
+    assert "between 0.97 and 1.03" in err and "--noise" in err
+    assert "recording" not in out and not JOURNAL
+    assert kept(chapter.parent) == before
+
+
+@pytest.mark.parametrize("interval", UNQUIET)
+def test_what_an_unquiet_machine_has_measured_is_not_kept(
+    chapter, capsys, checks, interval
+):
+    checks[:] = [QUIET, interval]
+    before = kept(chapter.parent)
+    status, _, err = run(capsys, "record", chapter)
+    assert status == 1
+    assert chapter.name in err and "nothing of it is kept" in err
+    assert "not quiet" in err
+    assert kept(chapter.parent) == before
+
+
+def test_a_machine_may_become_quiet_again(chapter, capsys, checks):
+    """What a chapter was not kept for is looked at anew before the next one."""
+    checks[:] = [QUIET, (0.8, 1.2), QUIET]
+    second = write_chapter(chapter.parent, "x = 1", name="01_second")
+    status, _, err = run(capsys, "record", chapter, second)
+    assert status == 1 and CHAPTER in err and second.stem not in err
+    assert not [name for name in recordings(chapter) if CHAPTER in name]
+    assert not nbformat.read(chapter, as_version=4).cells[1].outputs
+    assert nbformat.read(second, as_version=4).cells[1].outputs
+    assert len(checks.found) == 4
 
 
 @pytest.mark.parametrize(
     ("folder", "options"), [("tutorials", ["--dry-run"]), ("solutions", [])]
 )
-def test_what_is_not_recorded_needs_no_noise(
-    chapter, capsys, noises, folder, options, tmp_path
+def test_what_is_not_recorded_needs_no_quiet(
+    chapter, capsys, checks, folder, options, tmp_path
 ):
     path = write_chapter(tmp_path / folder, "x = 1", name="01_other")
     assert run(capsys, "record", *options, path)[0] == 0
-    assert noises == []
+    assert checks.found == []
+
+
+def test_the_loop_that_is_compared_is_that_of_the_readme():
+    """Both say it; only the annotations are the kit's own."""
+    page = (ROOT / "README.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    source = (ROOT / "kit" / "recording" / "quiet.py").read_text("utf-8")
+    loops = [find_train(code) for code in (*blocks, source) if "def train(" in code]
+    assert len(loops) == 2 and loops[0] == loops[1]
+
+
+def find_train(code):
+    """Return the function `train` as code without annotations and comments."""
+    defined = [x for x in ast.parse(code).body if isinstance(x, ast.FunctionDef)]
+    train = next(node for node in defined if node.name == "train")
+    train.returns = None
+    for argument in train.args.kwonlyargs:
+        argument.annotation = None
+    return ast.unparse(train)
+
+
+def test_the_check_compares_that_loop_with_itself(monkeypatch):
+    asked = []
+
+    def compare(experiments, *, seconds):
+        asked.append((list(experiments.values()), seconds))
+        return made_up(1.0, CPU)
+
+    monkeypatch.setattr(quiet, "compare", compare)
+    assert "quiet" in quiet.check_quiet()
+    assert asked == [([quiet.train, quiet.train], 10.0)]
 
 
 def test_record_replaces_what_this_machine_recorded_before(chapter, capsys):
@@ -674,18 +731,60 @@ def test_dry_run_runs_and_judges_but_writes_nothing(chapter, capsys, tmp_path):
 
 
 def test_a_short_run_goes_to_its_own_folder_and_is_judged_by_nobody(
-    chapter, capsys, tmp_path, noises
+    chapter, capsys, tmp_path, checks
 ):
     before = kept(chapter.parent)
     folder = tmp_path / "tried"
-    status, out, _ = run(capsys, "record", "--smoke", folder, chapter)
+    status, out, _ = run(capsys, "record", "--smoke", "--into", folder, chapter)
     assert status == 0
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("*.json")
     assert str(path) in out
     assert f"? {SENTENCE}" in out
     assert kept(chapter.parent) == before
-    assert noises == []
+    assert checks.found == []
     assert recording.read(path).trials[0].conditions == {"smoke": 1.0}
+
+
+def test_into_a_folder_of_its_own_both_go_at_full_length(chapter, capsys, tmp_path):
+    before = kept(chapter.parent)
+    folder = tmp_path / "there"
+    status, out, _ = run(capsys, "record", "--into", folder, chapter)
+    assert status == 0
+    assert f"✓ {SENTENCE}" in out
+    name = f"{CHAPTER}__{CPU}__{TODAY().isoformat()}.json"
+    assert {path.name for path in folder.iterdir()} == {name, chapter.name}
+    assert recording.read(folder / name).trials[0].conditions == {}
+    stored = nbformat.read(folder / chapter.name, as_version=4)
+    assert stored.cells[1].outputs[0].text == "shown\n"
+    assert kept(chapter.parent) == before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--smoke"],
+        ["--seconds", "60"],
+        ["--seconds", "60", "--into", "there", "--plain"],
+        ["--into", "tutorials"],
+        ["--smoke", "--into", "tutorials/recordings"],
+    ],
+)
+def test_half_a_result_is_kept_from_where_readers_look(
+    chapter, capsys, options, tmp_path, checks
+):
+    before = kept(tmp_path)
+    status, _, err = run(capsys, "record", *options, chapter)
+    assert status == 1
+    assert "--into" in err and len(err.splitlines()) <= 3
+    assert kept(tmp_path) == before and checks.found == []
+
+
+def test_what_there_is_no_time_for_is_left_out(chapter, capsys, tmp_path, checks):
+    options = ["--seconds", "1", "--into", tmp_path / "there"]
+    status, _, err = run(capsys, "record", *options, chapter)
+    assert status == 1
+    assert chapter.name in err and "left out" in err
+    assert checks.found == [] and not JOURNAL
 
 
 def test_a_notebook_that_raises_is_left_untouched(chapter, capsys, tmp_path):
@@ -736,7 +835,7 @@ def test_a_chapter_that_measures_nothing_has_outputs_only(chapter, capsys, tmp_p
 # record, with a kernel
 
 
-def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch):
+def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch, checks):
     """Static outputs at full length, every trial; an error leaves its notebook."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("KIT_SMOKE", "1")
@@ -786,10 +885,71 @@ def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch):
     made = recording.read(folder / "recordings" / name)
     assert len(made.trials) == 3
     assert [trial.experiment for trial in made.trials] == ["count"] * 3
-    assert all(t.conditions["smallest_difference"] >= 0.02 for t in made.trials)
     assert [trial.knobs["n"] for trial in made.trials] == [1000, 4000, 1000]
     assert made.trials[0].source.startswith("def count(")
     assert made.comparisons[0].labels == ["n=1000", "n=4000"]
     assert len(set(made.trials[0].block_setups)) >= 10, "not a smoke run"
     assert [row["sentence"] for row in made.claims] == [SENTENCE]
     assert SENTENCE in out
+
+
+@pytest.fixture
+def late(tmp_path, monkeypatch):
+    """Start a clock that stands, until a cell touches `../late`: time is nearly over.
+
+    Only the recorder reads it. Return the options for that.
+    """
+    file = tmp_path / "late"
+    clock = SimpleNamespace(wall=lambda: 954.5 if file.exists() else 0.0)
+    monkeypatch.setattr(ticks, "CLOCK", clock)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return ["--seconds", "1000", "--into", tmp_path / "there"]
+
+
+def test_a_chapter_that_is_cut_keeps_what_it_has(tmp_path, capsys, checks, late):
+    """The cell that runs is interrupted, and what it began leaves nothing."""
+    path = write_chapter(
+        tmp_path / "tutorials",
+        "from pathlib import Path\nimport kit",
+        "def count():\n    while True:\n        yield sum(range(1000)) and 1",
+        "first = kit.compare({'a': count, 'b': count}, seconds=0.1)",
+        f"kit.claim({SENTENCE!r}, first)\nPath('../late').touch()",
+        "print('begun')\nsecond = kit.compare({'a': count, 'b': count}, seconds=99)",
+        "Path('../reached').touch()",
+    )
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[-1].outputs = [nbformat.v4.new_output("stream", text="of old\n")]
+    nbformat.write(notebook, path)
+    before = kept(path.parent)
+    status, out, err = run(capsys, "record", *late, path)
+    assert status == 1
+    assert f"{path}: cut" in err and SENTENCE in out
+    assert kept(path.parent) == before and not (tmp_path / "reached").exists()
+    assert len(checks.found) == 2, "the machine is looked at afterwards, too"
+
+    (cut,) = (tmp_path / "there").glob("*.ipynb")
+    (made,) = (tmp_path / "there").glob("*.json")
+    assert cut.name == f"{CHAPTER}_cut.ipynb"
+    shown = [cell.outputs for cell in nbformat.read(cut, as_version=4).cells[1:]]
+    assert shown[4][0].text == "begun\n" and shown[4][-1].ename == "KeyboardInterrupt"
+    assert shown[5] == [], "nothing of an earlier run"
+    made = recording.read(made)
+    assert [comparison.labels for comparison in made.comparisons] == [["a", "b"]]
+    assert len(made.trials) == 2
+    assert [row["sentence"] for row in made.claims] == [SENTENCE]
+
+
+def test_a_cell_that_does_not_let_itself_be_interrupted_is_told(
+    tmp_path, capsys, checks, late, monkeypatch
+):
+    monkeypatch.setattr(notebooks, "_SECONDS_TO_STOP", 0.2)
+    loop = "while True:\n    try:\n        time.sleep(99)\n"
+    path = write_chapter(
+        tmp_path / "tutorials",
+        "import time, pathlib\npathlib.Path('../late').touch()",
+        f"{loop}    except KeyboardInterrupt:\n        pass",
+    )
+    status, _, err = run(capsys, "record", *late, path)
+    assert status == 1
+    assert f"{path}: " in err and "interrupted" in err and "nothing of it" in err
+    assert not (tmp_path / "there").exists()

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-SCRIPTS = [".ci/run", "binder/postBuild"]
+SCRIPTS = [".ci/run", "binder/postBuild", "tutorials/scripts/record_gpu.sh"]
 FENCED = re.compile(r"^```.*?^```", flags=re.M | re.S)
 
 # What the project may depend on, and nothing else.

@@ -126,8 +126,7 @@ class Machine:
         if own != others:
             raise ValueError(
                 f"noise() measures the machine that it runs on, {here.name}, and this "
-                f"is {self.name}, of a recording. Call kit.this_machine().noise(), or "
-                'read trial.conditions["smallest_difference"] of the recording.'
+                f"is {self.name}, of a recording. Call kit.this_machine().noise()."
             )
         return measure_noise(seconds)
 

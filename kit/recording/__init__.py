@@ -1,8 +1,9 @@
 """Trials on disk: JSON with a format number, never pickle, written atomically.
 
 `files` reads and writes one recording, which `checks` looks through; `chapters` finds
-those of a chapter, whose code is in `cells`. To make one, a chapter runs in Jupyter
-(`notebooks`), or where there is none in a `plain` process.
+those of a chapter, whose code is in `cells`. To make one, the `recorder` sees that the
+machine is `quiet`, and runs a chapter in Jupyter (`notebooks`), or where there is none
+in a `plain` process.
 """
 
 from kit.recording.cells import cell_source
@@ -23,9 +24,9 @@ from kit.recording.files import (
     save,
     write,
 )
-from kit.recording.notebooks import replace_recording, run_notebook, write_notebook
+from kit.recording.recorder import Manner, Recorder
 
-__all__ = ["FORMAT", "Recording", "RecordingError", "cell_source", "compute_checksum"]
-__all__ += ["find_recorded", "is_current", "load", "notebook_definitions", "read"]
-__all__ += ["recorded", "replace_recording", "run_notebook", "save", "write"]
-__all__ += ["write_journal", "write_notebook"]
+__all__ = ["FORMAT", "Manner", "Recorder", "Recording", "RecordingError"]
+__all__ += ["cell_source", "compute_checksum", "find_recorded", "is_current", "load"]
+__all__ += ["notebook_definitions", "read", "recorded", "save"]
+__all__ += ["write", "write_journal"]

@@ -130,9 +130,18 @@ def _definitions(source: str) -> dict[str, set[str]]:
 
 
 def write_journal(path: str | os.PathLike[str]) -> None:
-    """Write all that was measured and claimed in this process to a JSON file."""
-    trials = [entry for entry in JOURNAL if isinstance(entry, Trial)]
-    comparisons = [entry for entry in JOURNAL if isinstance(entry, Comparison)]
+    """Write all that was measured and claimed in this process to a JSON file.
+
+    What was stopped is left out: readers would take it for the whole measurement.
+    """
+    measured = [entry for entry in JOURNAL if isinstance(entry, Trial)]
+    trials = [trial for trial in measured if trial.outcome != "stopped"]
+    comparisons = [
+        entry
+        for entry in JOURNAL
+        if isinstance(entry, Comparison)
+        and all(trial.outcome != "stopped" for trial in entry.trials)
+    ]
     claims = []
     for claim in JOURNAL:
         if isinstance(claim, (Trial, Comparison)):

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kit.recording.files import Recording, write
+from kit.machine import ticks
+from kit.recording.files import Recording, RecordingError, write
+
+#: A cell that runs when the time is over is interrupted so often, so far apart.
+_INTERRUPTS, _SECONDS_TO_STOP = 3, 3.0
 
 
-def run_notebook(path: Path, journal: Path, environment: Mapping[str, str]) -> Any:
-    """Run all cells in a fresh kernel; write its journal; return the notebook."""
+def run_notebook(
+    path: Path, journal: Path, environment: Mapping[str, str], seconds: float = math.inf
+) -> tuple[Any, bool]:
+    """Run all cells in a fresh kernel; write its journal.
+
+    Return the notebook, and whether it was cut: after `seconds` the cell that runs is
+    interrupted and no other begins, but the journal is written.
+    """
     import nbformat
-    from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":  # a cell that is not run shows nothing
+            cell.outputs, cell.execution_count = [], None
     last = nbformat.v4.new_code_cell(
         f"import kit.recording\nkit.recording.write_journal({str(journal)!r})"
     )
     notebook.cells.append(last)
-    client = NotebookClient(
+    client = _make_client(ticks.CLOCK.wall() + seconds, last)(
         notebook,
         timeout=None,
         kernel_name="python3",
@@ -30,7 +44,55 @@ def run_notebook(path: Path, journal: Path, environment: Mapping[str, str]) -> A
     # Panels measure, and show a picture and a table.
     client.execute(env={**environment, "KIT_STATIC": "1"})
     notebook.cells.pop()
-    return notebook
+    return notebook, client.is_cut
+
+
+def _make_client(deadline: float, last: Any) -> Any:
+    """Return a class of clients that run no cell beyond a time, but for the last."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, DeadKernelError
+
+    class Client(NotebookClient):
+        is_cut = False
+
+        async def async_execute_cell(self, cell: Any, *place: Any, **more: Any) -> Any:
+            if cell is last or cell.cell_type != "code":
+                return await super().async_execute_cell(cell, *place, **more)
+            if self.is_cut or ticks.CLOCK.wall() >= deadline:
+                self.is_cut = True
+                return cell
+            running = asyncio.ensure_future(
+                super().async_execute_cell(cell, *place, **more)
+            )
+            left = None if deadline == math.inf else deadline - ticks.CLOCK.wall()
+            await asyncio.wait({running}, timeout=left)
+            if not running.done():
+                self.is_cut = True
+                await self._interrupt(running)
+            try:
+                return await running
+            except CellExecutionError:
+                if not self.is_cut:
+                    raise
+                return cell
+            except DeadKernelError:
+                if not self.is_cut:
+                    raise
+                raise RecordingError(
+                    "the time was over, and the cell that ran went on when it was "
+                    "interrupted, so nothing of it is kept.\nGive it more --seconds."
+                ) from None
+
+        async def _interrupt(self, running: Any) -> None:
+            """Interrupt a cell, again where it goes on; at last end the kernel."""
+            for _ in range(_INTERRUPTS):
+                await self.km.interrupt_kernel()
+                await asyncio.wait({running}, timeout=_SECONDS_TO_STOP)
+                if running.done():
+                    return
+            await self.km.shutdown_kernel(now=True)
+
+    return Client
 
 
 def write_notebook(notebook: Any, path: Path) -> None:

@@ -47,10 +47,12 @@ def prepare_tensorboard(folder: str | Path = "runs") -> Path:
     logs = _make_folder(Path(folder))
     if os.environ.get("KIT_STATIC") == "text":
         return logs  # there is no notebook, so `%tensorboard` is left out, too
-    server = shutil.which(_SERVER, path=sysconfig.get_path("scripts"))
+    beside = shutil.which(_SERVER, path=sysconfig.get_path("scripts"))
+    server = beside or shutil.which(_SERVER)
     if server is None:
         raise ExperimentError(
-            f"prepare_tensorboard(): there is no {_SERVER} beside this Python.\n"
+            f"prepare_tensorboard(): there is no {_SERVER} beside this Python, nor on "
+            "the PATH.\n"
             "It comes with the kit: run `make lab`, or `pip install --editable .` in "
             "the kit's folder."
         )

@@ -177,7 +177,7 @@ def done(bare, chapter, folder):
     """What `record --plain` displayed of each cell, and what it wrote."""
     kept = folder / "plain"
     both = [chapter, chapter.with_stem("01_more")]
-    done = command(bare, "record", "--plain", "--smoke", kept, *both)
+    done = command(bare, "record", "--plain", "--smoke", "--into", kept, *both)
     assert done.returncode == 0, done.stdout[-4000:]
     before, *parts = re.split(HEADING, done.stdout)
     assert before.startswith(f"recording {chapter}")
@@ -194,9 +194,9 @@ def usual(chapter, folder):
     kept = folder / "usual"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment["KIT_CACHE"] = str(folder / "cache")
-    done = command(environment, "record", "--smoke", kept, chapter)
+    done = command(environment, "record", "--smoke", "--into", kept, chapter)
     assert done.returncode == 0, done.stdout[-4000:]
-    (path,) = kept.iterdir()
+    (path,) = kept.glob("*.json")
     return recording.read(path)
 
 
@@ -267,7 +267,7 @@ def test_the_notebook_stays_as_it_is(done, chapter):
 def test_a_real_chapter_is_recorded_so(bare, tmp_path, name):
     """Its claims, and its experiments as they are, are those of the usual recording."""
     notebook = TUTORIALS / f"{name}.ipynb"
-    done = command(bare, "record", "--plain", "--smoke", tmp_path, notebook)
+    done = command(bare, "record", "--plain", "--smoke", "--into", tmp_path, notebook)
     assert done.returncode == 0, done.stdout[-4000:]
     (path,) = tmp_path.iterdir()
     made = recording.read(path)
@@ -357,7 +357,7 @@ def test_a_recording_has_full_length_unless_asked_otherwise(
     assert main(["record", "--plain", "--dry-run", str(path)]) == 0
     assert "'full length'" in capfd.readouterr().out
     kept = str(tmp_path / "kept")
-    assert main(["record", "--plain", "--smoke", kept, str(path)]) == 0
+    assert main(["record", "--plain", "--smoke", "--into", kept, str(path)]) == 0
     assert "'1'" in capfd.readouterr().out
 
 
@@ -365,8 +365,8 @@ def test_a_recording_has_full_length_unless_asked_otherwise(
 def test_a_short_run_is_kept_from_where_readers_look(tmp_path, capsys, options):
     path = write_chapter(tmp_path / "tutorials", "00_short", {"one": "1"})
     kept = path.parent / "recordings"
-    assert main(["record", "--smoke", str(kept), *options, str(path)]) == 1
-    assert "--smoke" in capsys.readouterr().err
+    assert main(["record", "--smoke", "--into", str(kept), *options, str(path)]) == 1
+    assert "--into" in capsys.readouterr().err
     assert not kept.exists()
 
 

@@ -81,6 +81,10 @@ def main(words: list[str] | None = None) -> int:
             if variant == "source":
                 break  # there is nothing to compare with
             continue
+        except KeyboardInterrupt:
+            print(f"{variant} was interrupted: the race ends", flush=True)
+            failed += 1
+            break
         seconds = arguments.images / trials[variant].items_per_second
         print(f"{variant}: {1000 * seconds:,.1f} ms per epoch", flush=True)
         if arguments.json:  # after each variant: what was measured is kept
