@@ -2,7 +2,8 @@
 
 The one place that wraps PyTorch's entry points. `installed()` puts wrappers in, and
 takes them out whatever happens. Each asks which intervention is at work: there is one
-only while a generator runs that was made for it.
+only while a generator runs that was made for it, in its thread and in those that it
+starts. What the reader's cells do meanwhile is not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from kit.clock.experiment import Experiment
 from kit.clock.origin import referred_objects
-from kit.diagnosis.lives import Intervention, Life, Now
+from kit.diagnosis.lives import NOW, Intervention, Life
 from kit.diagnosis.trace import STEP
 from kit.diagnosis.wrappers import set_threads, take_step, wrap_all
 
@@ -52,8 +53,7 @@ def _drive(
             with _at_work(life):
                 generator.close()
     finally:
-        for put_back in life.undo:
-            put_back()
+        life.end()
 
 
 def _reach_optimizers(
@@ -84,12 +84,12 @@ class _at_work:  # noqa: N801 (a context manager, as quick as can be)
         self.life = life
 
     def __enter__(self) -> None:
-        Now.life = self.life
+        NOW.life = self.life
         if self.life.what.threads is not None:
             set_threads(self.life.what.threads)
 
     def __exit__(self, *_: object) -> None:
-        Now.life = None
+        NOW.life = None
 
 
 def _make_mark() -> Callable[[], None]:
@@ -120,7 +120,6 @@ def installed(*, devices: bool = False) -> Generator[None, None, None]:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
-        Now.life = None
 
 
 _ABSENT = object()
