@@ -16,6 +16,7 @@ from typing import Any
 
 from kit.clock.experiment import Experiment
 from kit.clock.origin import referred_objects
+from kit.clock.silence import silencing
 from kit.diagnosis.lives import NOW, Intervention, Life
 from kit.diagnosis.trace import STEP
 from kit.diagnosis.wrappers import set_threads, take_step, wrap_all
@@ -24,7 +25,10 @@ __all__ = ["Intervention", "installed", "intervene"]
 
 
 def intervene(experiment: Experiment, what: Intervention) -> Experiment:
-    """Return the experiment with an intervention that is at work while it runs."""
+    """Return the experiment with an intervention that is at work while it runs.
+
+    What its set-up prints was heard when it was profiled, so it is silent.
+    """
     driven = functools.partial(_drive, experiment, what)
     return replace(experiment, function=driven, written=experiment.own)
 
@@ -35,20 +39,19 @@ def _drive(
     life, mark = Life(what), _make_mark() if what.marked else None
     try:
         _reach_optimizers(experiment, knobs, life)
-        with _at_work(life):
+        quiet = contextlib.nullcontext() if what.marked else silencing()
+        with quiet, _at_work(life):
             generator = experiment.start(knobs)
+            value = next(generator, _ABSENT)
         try:
-            while True:
-                with _at_work(life):
-                    try:
-                        value = next(generator)
-                    except StopIteration:
-                        return
+            while value is not _ABSENT:
                 life.begun = True
                 life.calls.clear()
                 if mark is not None:
                     mark()
                 yield value
+                with _at_work(life):
+                    value = next(generator, _ABSENT)
         finally:
             with _at_work(life):
                 generator.close()
