@@ -1284,14 +1284,32 @@ def test_one_step_alone_gives_no_interval():
     assert found.verdict != "faster"
 
 
-def test_a_share_says_what_would_be_without_it():
+def test_a_share_says_what_would_be_without_it_and_has_no_interval():
     found = causes.estimate([0.5, 0.5, 0.5, 0.5001])
     assert found.value == pytest.approx(2.0, rel=1e-3)
-    assert found.low <= found.value <= found.high
+    assert math.isnan(found.low) and math.isnan(found.high)
     assert found.verdict == "faster"
+    assert found.reason == "estimated from its share of 4 profiled steps"
+    assert "nan" not in str(found)
     assert causes.estimate([0.0, 0.9, 0.0, 0.9]).verdict == "cannot tell"
     assert causes.estimate([0.0] * 4).value == 1
     assert math.isfinite(causes.estimate([1.0] * 4).value)
+
+
+@pytest.mark.parametrize("cause", ["python", "overhead", "optimizer"])
+def test_a_verdict_goes_by_how_alike_the_steps_are(cause):
+    rates = {"compute": 0.5, "memory": 0.5}
+    for shares, verdict in (
+        ([0.5, 0.51, 0.5, 0.49], cause),
+        ([0.0, 0.9, 0.0, 0.9], None),
+        ([0.02, 0.02, 0.021], None),
+        ([0.5], None),
+    ):
+        savings = {cause: causes.estimate(shares)}
+        found = causes.conclude(savings, evidence(), rates)
+        assert found.verdict == verdict, shares
+        assert "nan" not in found.reason and "[" not in found.reason
+    assert "about 50 %" in found.reason and "estimated" in found.reason
 
 
 def test_saved_time():
@@ -1493,6 +1511,53 @@ def test_dict_of_what_is_not_known_can_be_written_too():
     assert "nan" not in repr(found).lower()
     assert "nan" not in found.plot().alt.lower()
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+def estimated():
+    """Return a diagnosis whose verdict rests on the shares of some steps."""
+    savings = {
+        "python": causes.estimate([0.48, 0.47, 0.49]),
+        "input": Ratio(1.25, 1.2, 1.3, "faster"),
+        "overhead": causes.estimate([0.001, 0.001, 0.002]),
+    }
+    advice = advise("python", {}, evidence())
+    changes = {"verdict": "python", "savings": savings, "advice": advice}
+    return dataclasses.replace(diagnosed(), **changes)
+
+
+def test_what_is_estimated_says_so_and_shows_no_interval():
+    found = estimated()
+    words = "about 48 %, estimated from its share of 3 profiled steps"
+    assert words in found.sentence() and words in found.headline()
+    page = Page(found._repr_html_()).text
+    for said in (repr(found), page):
+        assert "about 48 %" in said and words.partition(", ")[2] in said
+        assert "48 % [" not in said and "20 % [17, 23]" in said
+        assert "nan" not in said.lower()
+        assert causes.REMOVED["overhead"] not in said, "it saves nothing"
+    written = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert written["savings"]["python"]["saved"] == [pytest.approx(0.48), None, None]
+    assert written["savings"]["python"]["speed"][1:] == [None, None]
+    assert written["savings"]["input"]["saved"][1] is not None
+
+
+def test_the_picture_marks_what_is_estimated():
+    figure = estimated().plot()
+    axes = figure.axes[1]
+    names = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
+    assert names == ["code outside PyTorch (estimate)", "the wait for data"]
+    python, wait = axes.patches
+    assert python.get_hatch() and not wait.get_hatch()
+    assert len(axes.containers) - 2 == 1, "one interval, of what was measured"
+    assert "code outside PyTorch (estimate): 48 %; the wait for data: 20 %" in (
+        figure.alt
+    )
+
+
+def test_verify_says_that_a_prediction_was_an_estimate():
+    done = estimated().verify(does_not_wait, seconds=1.0)
+    said = "predicted: about 48 %, estimated from its share of 3 profiled steps"
+    assert said in done.sentence()
 
 
 class Page(html.parser.HTMLParser):

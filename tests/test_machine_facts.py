@@ -248,33 +248,70 @@ def test_an_arm_processor_has_features_and_no_model_name(pretend):
     assert facts._instruction_sets(root).value == ("asimd", "sve", "i8mm", "bf16")
 
 
+def name_of(model, cores, sets, *accelerators):
+    """Return the name of a machine with these facts."""
+    found = (accelerators, model, cores, sets)
+    return facts._name(*(Fact(value, "") for value in found)).value
+
+
 @pytest.mark.parametrize(
     ("model", "cores", "name"),
     [
-        ("AMD EPYC", 2, "amd-epyc-2-cores"),
-        ("AMD EPYC 7763 64-Core Processor", 4, "amd-epyc-7763-4-cores"),
+        ("AMD EPYC", 2, "amd-epyc-2-cores-avx2"),
+        ("AMD EPYC 7763 64-Core Processor", 4, "amd-epyc-7763-4-cores-avx2"),
         (
             "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz",
             1,
-            "intel-xeon-platinum-8488c-1-core",
+            "intel-xeon-platinum-8488c-1-core-avx2",
         ),
     ],
 )
 def test_a_name_is_short_and_fit_for_a_file(model, cores, name):
-    assert facts._name(Fact((), ""), Fact(model, ""), Fact(cores, "")).value == name
+    assert name_of(model, cores, ("avx2",)) == name
+
+
+@pytest.mark.parametrize(
+    ("sets", "ending"),
+    [
+        (("avx2",), "-avx2"),
+        (("avx2", "avx512f"), "-avx512"),
+        (("avx2", "avx512f", "avx512_vnni", "avx512_bf16"), "-avx512-bf16"),
+        (("avx512_bf16", "amx_tile", "avx512f", "avx2", "amx_bf16"), "-amx"),
+        (("asimd", "asimdhp"), "-neon"),
+        (("asimd", "i8mm", "bf16"), "-neon-bf16"),
+        (("asimd", "sve", "bf16"), "-sve"),
+        (("asimd", "sve", "sve2", "bf16"), "-sve2"),
+        ((), ""),
+        (None, ""),
+    ],
+)
+def test_a_name_tells_apart_what_computes_at_another_speed(sets, ending):
+    assert name_of("AMD EPYC", 2, sets) == f"amd-epyc-2-cores{ending}"
+
+
+@linux_only
+@pytest.mark.parametrize(
+    ("flags", "ending"), [("sse2 avx", "4-cores"), ("avx avx2", "4-cores-avx2")]
+)
+def test_the_name_of_this_machine_has_its_instruction_sets(
+    pretend, monkeypatch, flags, ending
+):
+    monkeypatch.setattr(facts, "_accelerators", lambda torch: Fact((), ""))
+    monkeypatch.setattr(limits, "find_cores", lambda root: (4, ""))
+    root = pretend({"proc/cpuinfo": f"model name : AMD EPYC\nflags : {flags}\n"})
+    machine = this_machine(root=root)
+    assert machine.name == f"amd-epyc-{ending}"
+    assert ("instruction" in machine.why("name")) is ("avx2" in flags)
 
 
 def test_a_machine_with_accelerators_is_named_by_them():
     gpu = Accelerator("NVIDIA H200", 141_000_000_000)
-    unknown = Fact(None, "")
-    assert facts._name(Fact((gpu,), ""), unknown, unknown).value == "nvidia-h200"
-    many = facts._name(Fact((gpu,) * 8, ""), unknown, unknown)
-    assert many.value == "8-nvidia-h200"
+    assert name_of(None, None, ("avx2",), gpu) == "nvidia-h200"
+    assert name_of(None, None, ("avx2",), *[gpu] * 8) == "8-nvidia-h200"
 
 
 def test_a_machine_of_which_nothing_is_known_has_a_name():
-    unknown = Fact(None, "")
-    assert re.fullmatch(r"[a-z0-9-]+", facts._name(unknown, unknown, unknown).value)
+    assert re.fullmatch(r"[a-z0-9-]+", name_of(None, None, None))
 
 
 def pretended_torch(kind, count, error=None):

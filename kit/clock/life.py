@@ -16,6 +16,7 @@ from kit.clock import snapshot
 from kit.clock.experiment import Experiment, ExperimentError, describe
 from kit.clock.log import Block
 from kit.clock.shared import SharedObjects
+from kit.clock.silence import silencing
 from kit.clock.stepping import Stepper, failure
 from kit.clock.surroundings import Surroundings
 from kit.machine import devices, processes, ticks
@@ -59,6 +60,7 @@ class LocalLife:
     """One life of an experiment in this process, driven by the thread that starts it.
 
     `shared` is put back at each start. `may_idle` says that a step may handle no items.
+    What set-up prints is dropped where the life is `silent`, and when it starts again.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class LocalLife:
         progress: Progress,
         *,
         may_idle: bool = False,
+        silent: bool = False,
     ) -> None:
+        self._silent = silent
         self._experiment, self._knobs, self._shared = experiment, knobs, shared
         self._call = describe(experiment.name, knobs)
         self._stepper = Stepper(self._call, progress, may_idle=may_idle)
@@ -92,10 +96,13 @@ class LocalLife:
         self._shared.restore()
         snapshot.seed_everything(seed)
         devices.synchronize()
+        quiet = silencing() if self._silent else contextlib.nullcontext()
+        self._silent = True
         start = ticks.CLOCK.begin()
-        self._stepper.generator = self._experiment.start(self._knobs)
         try:
-            value = self._stepper.advance("set-up")
+            with quiet:
+                self._stepper.generator = self._experiment.start(self._knobs)
+                value = self._stepper.advance("set-up")
         except StopIteration:
             return None
         devices.synchronize()

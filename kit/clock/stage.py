@@ -73,7 +73,10 @@ def _read_nothing(value: object) -> None:
 
 
 class LocalStage:
-    """One experiment with one set of knobs in this process."""
+    """One experiment with one set of knobs in this process.
+
+    What its set-up prints is heard in the first life alone.
+    """
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class LocalStage:
         self.experiment, self.knobs = experiment, knobs
         self.notes: list[str] = []
         self._shared = SharedObjects(experiment, knobs) if shared is None else shared
-        self._may_idle = may_idle
+        self._may_idle, self._has_lived = may_idle, False
 
     @property
     def shared(self) -> list[str]:
@@ -95,12 +98,14 @@ class LocalStage:
 
     def live(self, progress: Progress) -> LocalLife:
         """Make a life, which is not yet started."""
+        silent, self._has_lived = self._has_lived, True
         return LocalLife(
             self.experiment,
             self.knobs,
             self._shared,
             progress,
             may_idle=self._may_idle,
+            silent=silent,
         )
 
     def ask(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kit import figures, stats
-from kit.comparison.ratio import Ratio
+from kit.comparison.ratio import Ratio, write_ratio
 from kit.diagnosis.interventions import Intervention
 from kit.diagnosis.operations import Work
 
@@ -90,7 +90,23 @@ def suspect(evidence: Evidence) -> list[Intervention]:
     return found
 
 
-def saved(ratio: Ratio) -> stats.Estimate:
+@dataclass(frozen=True)
+class Estimated(Ratio):
+    """The ratio of speeds that a share of some profiled steps lets expect.
+
+    It was not measured, so it has no interval. `spread` is how alike the steps are; a
+    verdict goes by it.
+    """
+
+    spread: stats.Estimate = field(
+        default=stats.Estimate(math.nan, math.nan, math.nan), repr=False, compare=False
+    )
+
+    def __str__(self) -> str:
+        return f"about {write_ratio(self.value)} ×"
+
+
+def saved(ratio: Ratio | stats.Estimate) -> stats.Estimate:
     """Return the fraction of the time that something saves, of a ratio of speeds.
 
     >>> saved(Ratio(2.0, 1.6, 2.5, "faster"))
@@ -99,30 +115,45 @@ def saved(ratio: Ratio) -> stats.Estimate:
     return stats.Estimate(*(1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)))
 
 
+def bound(ratio: Ratio) -> stats.Estimate:
+    """Return the fraction of the time that something saves, as a verdict takes it."""
+    return saved(ratio.spread if isinstance(ratio, Estimated) else ratio)
+
+
 def write_saving(ratio: Ratio) -> str:
-    """Write what something saves of the time, with its interval.
+    """Write what something saves of the time, with its interval if it was measured.
 
-    >>> write_saving(Ratio(2.0, 1.6, 2.5, "faster"))
-    '50 % [38, 60]'
+    >>> write_saving(Ratio(2.0, 1.6, 2.5, "faster")), write_saving(estimate([0.5, 0.5]))
+    ('50 % [38, 60]', 'about 50 %')
     """
-    return figures.format_saving(*saved(ratio))
+    about = "about " if isinstance(ratio, Estimated) else ""
+    return about + figures.format_saving(*saved(ratio))
 
 
-def estimate(shares: Sequence[float]) -> Ratio:
+def explain_saving(ratio: Ratio) -> str:
+    """Write what something saves, and how that is known if it was not measured.
+
+    >>> explain_saving(estimate([0.5, 0.5]))
+    'about 50 %, estimated from its share of 2 profiled steps'
+    """
+    saving = write_saving(ratio)
+    return f"{saving}, {ratio.reason}" if isinstance(ratio, Estimated) else saving
+
+
+def estimate(shares: Sequence[float]) -> Estimated:
     """Return the ratio of speeds if a share of each step were not there.
 
     >>> estimate([0.5, 0.5]).value
     2.0
     """
-    reason = f"by its share of {len(shares)} profiled steps: it cannot be left out"
-    value, low, high = (
-        1 / (1 - min(max(share, 0.0), 0.999))
-        for share in stats.student_interval(shares)
-    )
+    ends = (min(max(share, 0.0), 0.999) for share in stats.student_interval(shares))
+    spread = stats.Estimate(*(1 / (1 - share) for share in ends))
+    verdict = stats.judge_ratio(spread.low, spread.high)
+    steps = f"{len(shares)} profiled steps"
     if len(shares) < 2:
-        reason = "one profiled step has no interval; diagnose smaller steps"
-        return Ratio(value, math.nan, math.nan, "cannot tell", reason)
-    return Ratio(value, low, high, stats.judge_ratio(low, high), reason)
+        verdict, steps = "cannot tell", "one profiled step; diagnose smaller steps"
+    reason = f"estimated from its share of {steps}"
+    return Estimated(spread.value, math.nan, math.nan, verdict, reason, spread=spread)
 
 
 class Conclusion(NamedTuple):
@@ -144,7 +175,7 @@ def conclude(
     `removed` are savings without a cause altogether, where `savings` are a repair's:
     how much a cause weighs is told by those.
     """
-    fractions = {cause: saved(ratio) for cause, ratio in savings.items()}
+    fractions = {cause: bound(ratio) for cause, ratio in savings.items()}
     sure = {
         cause: fraction
         for cause, fraction in fractions.items()
@@ -208,6 +239,7 @@ def _explain(
         most = max(unsure, key=lambda cause: unsure[cause].value)
         may = f"removing {REMOVED[most]} may save {write_saving(savings[most])}"
         why = savings[most].reason or "the interval is too wide to tell"
+        why = f"it is {why}" if isinstance(savings[most], Estimated) else why
         return f"{may}; not sure, since {why}; give it more seconds"
     if sure:
         names = ", ".join(sure)

@@ -2,7 +2,8 @@
 
 The one place that wraps PyTorch's entry points. `installed()` puts wrappers in, and
 takes them out whatever happens. Each asks which intervention is at work: there is one
-only while a generator runs that was made for it.
+only while a generator runs that was made for it, in its thread and in those that it
+starts. What the reader's cells do meanwhile is not changed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from kit.clock.experiment import Experiment
 from kit.clock.origin import referred_objects
-from kit.diagnosis.lives import Intervention, Life, Now
+from kit.clock.silence import silencing
+from kit.diagnosis.lives import NOW, Intervention, Life
 from kit.diagnosis.trace import STEP
 from kit.diagnosis.wrappers import set_threads, take_step, wrap_all
 
@@ -23,7 +25,10 @@ __all__ = ["Intervention", "installed", "intervene"]
 
 
 def intervene(experiment: Experiment, what: Intervention) -> Experiment:
-    """Return the experiment with an intervention that is at work while it runs."""
+    """Return the experiment with an intervention that is at work while it runs.
+
+    What its set-up prints was heard when it was profiled, so it is silent.
+    """
     driven = functools.partial(_drive, experiment, what)
     return replace(experiment, function=driven, written=experiment.own)
 
@@ -34,26 +39,24 @@ def _drive(
     life, mark = Life(what), _make_mark() if what.marked else None
     try:
         _reach_optimizers(experiment, knobs, life)
-        with _at_work(life):
+        quiet = contextlib.nullcontext() if what.marked else silencing()
+        with quiet, _at_work(life):
             generator = experiment.start(knobs)
+            value = next(generator, _ABSENT)
         try:
-            while True:
-                with _at_work(life):
-                    try:
-                        value = next(generator)
-                    except StopIteration:
-                        return
+            while value is not _ABSENT:
                 life.begun = True
                 life.calls.clear()
                 if mark is not None:
                     mark()
                 yield value
+                with _at_work(life):
+                    value = next(generator, _ABSENT)
         finally:
             with _at_work(life):
                 generator.close()
     finally:
-        for put_back in life.undo:
-            put_back()
+        life.end()
 
 
 def _reach_optimizers(
@@ -84,12 +87,12 @@ class _at_work:  # noqa: N801 (a context manager, as quick as can be)
         self.life = life
 
     def __enter__(self) -> None:
-        Now.life = self.life
+        NOW.life = self.life
         if self.life.what.threads is not None:
             set_threads(self.life.what.threads)
 
     def __exit__(self, *_: object) -> None:
-        Now.life = None
+        NOW.life = None
 
 
 def _make_mark() -> Callable[[], None]:
@@ -120,7 +123,6 @@ def installed(*, devices: bool = False) -> Generator[None, None, None]:
                 delattr(owner, name)
             else:
                 setattr(owner, name, value)
-        Now.life = None
 
 
 _ABSENT = object()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kit.diagnosis.lives import find_life
 from kit.diagnosis.phases import Segment
 from kit.machine import ticks
 
@@ -150,7 +151,7 @@ def _count_places(
 
 @contextlib.contextmanager
 def listing_reads() -> Generator[list[tuple[str, Place | None, float]], None, None]:
-    """List each call that reads a tensor's numbers: (name, place, seconds)."""
+    """List each call of an experiment that reads a tensor: (name, place, seconds)."""
     import torch
 
     calls: list[tuple[str, Place | None, float]] = []
@@ -159,6 +160,8 @@ def listing_reads() -> Generator[list[tuple[str, Place | None, float]], None, No
 
     def listed(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
         def call(tensor: Any, *arguments: Any, **options: Any) -> Any:
+            if find_life() is None:  # a cell that runs meanwhile
+                return read(tensor, *arguments, **options)
             begun = ticks.CLOCK.wall()
             try:
                 return read(tensor, *arguments, **options)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
+
+_KEY = "kit.diagnosis.life"
 
 
 @dataclass(frozen=True)
@@ -41,16 +46,26 @@ class Intervention:
 class Life:
     """An intervention at work in one generator, and what it has kept for it.
 
-    `begun` is set when set-up is over; `calls` counts, in each step, equal calls that
-    may be answered with something kept.
+    `begun` is set when set-up is over, `over` at the end; `calls` counts, in each step,
+    equal calls that may be answered with something kept. `twins` are loaders that stand
+    in for those that the reader may use meanwhile.
     """
 
     what: Intervention
     pid: int = field(default_factory=os.getpid)
     begun: bool = False
+    over: bool = False
     calls: Counter[Any] = field(default_factory=Counter)
     kept: dict[Any, Any] = field(default_factory=dict)
+    twins: Any = field(default_factory=weakref.WeakKeyDictionary)
     undo: list[Callable[[], object]] = field(default_factory=list)
+
+    def end(self) -> None:
+        """Change nothing any more, in no thread; put back what was changed."""
+        self.over = True
+        self.twins.clear()
+        for put_back in self.undo:
+            put_back()
 
     def answer(
         self,
@@ -72,7 +87,36 @@ class Life:
         return value
 
 
-class Now:
-    """The life that is at work; forked workers inherit it."""
+class _Now(threading.local):
+    """The life that is at work in a thread; forked workers inherit it."""
 
     life: Life | None = None
+
+
+NOW = _Now()
+
+
+def find_life() -> Life | None:
+    """Return the life at work in this thread; None where the reader's own code runs.
+
+    Each thread has its own, so that cells may run beside a panel.
+    """
+    import torch
+
+    life = NOW.life
+    # torch.compile cannot look into PyTorch's own threads, and needs not.
+    if life is None and not torch.compiler.is_compiling():
+        life = torch._C._is_key_in_tls(_KEY) and torch._C._get_obj_in_tls(_KEY)
+    return None if not life or life.over else life
+
+
+@contextlib.contextmanager
+def lending(life: Life) -> Generator[None, None, None]:
+    """Let PyTorch's own threads that go backward from here know of a life, too."""
+    import torch
+
+    torch._C._stash_obj_in_tls(_KEY, life)
+    try:
+        yield
+    finally:
+        torch._C._stash_obj_in_tls(_KEY, None if NOW.life else life)

@@ -13,7 +13,14 @@ from kit.clock.experiment import Experiment, describe, resolve
 from kit.comparison import Comparison, compare
 from kit.comparison.ratio import Ratio
 from kit.diagnosis.advice import Advice
-from kit.diagnosis.causes import REMOVED, saved, write_saving
+from kit.diagnosis.causes import (
+    REMOVED,
+    Estimated,
+    bound,
+    explain_saving,
+    saved,
+    write_saving,
+)
 from kit.diagnosis.phases import list_shares
 from kit.diagnosis.profiling import Profile
 from kit.diagnosis.timeline import check_steps, draw
@@ -29,8 +36,9 @@ class Diagnosis:
 
     `verdict` names the cause, None where there is none or none is sure; `reason` says
     why. `shares` are fractions of the main thread's wall time by phase; they add up to
-    one. `savings` maps each cause to the ratio of speeds without and with it; `repairs`
-    are those that can be written into the loop. `overhead` is the fraction of the step
+    one. `savings` maps each cause to the ratio of speeds without and with it: measured,
+    or where it cannot be left out an estimate, which has no interval. `repairs` are
+    those that can be written into the loop. `overhead` is the fraction of the step
     that operations cost before they do anything, a cross-cut of the shares. `rates` are
     the fractions of this machine's peaks that arithmetic and memory traffic reach.
     """
@@ -61,7 +69,7 @@ class Diagnosis:
         if self.verdict in ("compute", "memory"):
             return f"{self.call}: {self.verdict}; {self.reason}"
         ratio = self.savings[self.verdict]
-        saving = write_saving(ratio)
+        saving = explain_saving(ratio)
         for repair, gained in self.repairs.items():
             if gained == ratio:
                 return f"With {repair}, {self.call} saves {saving} of its time"
@@ -73,7 +81,13 @@ class Diagnosis:
 
     def plot(self) -> Figure:
         """Draw the step as a bar of phases, and what removing each cause would save."""
-        rows = [(REMOVED[cause], *saved(ratio)) for cause, ratio in self._sorted()]
+        rows = [
+            (
+                REMOVED[cause] + " (estimate)" * isinstance(ratio, Estimated),
+                *saved(ratio),
+            )
+            for cause, ratio in self._sorted()
+        ]
         return figures.draw_step(
             self.shares,
             rows,
@@ -111,7 +125,7 @@ class Diagnosis:
 
     def _sorted(self) -> list[tuple[str, Ratio]]:
         """Return the causes that may save something, the largest saving first."""
-        some = [(c, r) for c, r in self.savings.items() if not r.high < 1.01]
+        some = [(c, r) for c, r in self.savings.items() if not bound(r).high < 0.01]
         return sorted(some, key=lambda item: -item[1].value)
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -237,7 +251,7 @@ class Verification:
         gained = write_saving(self.comparison.ratio)
         if self.predicted is None:
             return f"The repair saves {gained}; nothing was predicted"
-        return f"The repair saves {gained}; predicted: {write_saving(self.predicted)}"
+        return f"The repair saves {gained}; predicted: {explain_saving(self.predicted)}"
 
     def __repr__(self) -> str:
         return f"{self.sentence()}\n{self.comparison!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import os
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kit.diagnosis.batches import repeat_batches
-from kit.diagnosis.lives import Now
+from kit.diagnosis.lives import NOW, Life, find_life, lending
 from kit.diagnosis.trace import BACKWARD, LOADER
 
 Wrap = Callable[[Any, str, Callable[[Any], Any]], None]
@@ -26,8 +27,7 @@ def wrap_all(wrap: Wrap, devices: bool) -> None:
     wrap(threading.Thread, "start", _wrap_thread_start)
     wrap(DataLoader, "__iter__", _wrap_iter)
     as_loader = functools.partial(_wrap_with_label, LOADER)
-    as_backward = functools.partial(_wrap_with_label, BACKWARD)
-    wrap(torch.autograd, "_engine_run_backward", as_backward)
+    wrap(torch.autograd, "_engine_run_backward", _wrap_backward)
     wrap(DataLoader, "_get_iterator", as_loader)
     wrap(_MultiProcessingDataLoaderIter, "_shutdown_workers", as_loader)
     for optimizer in _subclasses(torch.optim.Optimizer):
@@ -60,7 +60,7 @@ def _subclasses(cls: type) -> Iterator[type]:
 def _wrap_set_num_threads(real: Callable[[int], None]) -> Callable[[int], None]:
     @functools.wraps(real)
     def set_num_threads(threads: int) -> None:
-        life = Now.life
+        life = find_life()
         if life is None or life.what.threads is None:
             return real(threads)
         # A worker is a process of its own: it gets one thread.
@@ -72,40 +72,66 @@ def _wrap_set_num_threads(real: Callable[[int], None]) -> Callable[[int], None]:
 def _wrap_thread_start(real: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(real)
     def start(thread: threading.Thread) -> None:
-        life = Now.life
-        if life is not None and life.what.threads is not None:
-            thread.run = functools.partial(  # type: ignore[method-assign]
-                _run_with, thread.run, life.what.threads
-            )
+        life = find_life()
+        if life is not None:
+            run = functools.partial(_run_for, life, thread, thread.run)
+            thread.run = run  # type: ignore[method-assign]
         real(thread)
 
     return start
 
 
-def _run_with(run: Callable[[], None], threads: int) -> None:
+def _run_for(life: Life, thread: threading.Thread, run: Callable[[], None]) -> None:
+    """Run a thread that a life has started: it has the same intervention."""
     import torch
 
-    # A new thread reports the count of the one that made it, and uses another.
-    real = torch.set_num_threads
-    getattr(real, "__wrapped__", real)(threads)
+    del vars(thread)["run"]
+    NOW.life = life
+    if life.what.threads is not None:
+        # A new thread reports the count of the one that made it, and uses another.
+        real = torch.set_num_threads
+        getattr(real, "__wrapped__", real)(life.what.threads)
     run()
 
 
 def _wrap_iter(real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def iterate(loader: Any) -> Any:
-        life = Now.life
+        life = find_life()
         if life is None:
             return real(loader)
-        if life.what.workers is not None and loader.num_workers > life.what.workers:
-            asked = {"num_workers": loader.num_workers}
-            life.undo.append(functools.partial(vars(loader).update, asked))
-            vars(loader)["num_workers"] = life.what.workers
-        if loader.persistent_workers and vars(loader).get("_iterator") is None:
-            life.undo.append(functools.partial(vars(loader).update, _iterator=None))
+        most, asked = life.what.workers, loader.num_workers
+        workers = asked if most is None else min(most, asked)
+        if workers != asked or loader.persistent_workers:
+            loader = _find_twin(loader, life, workers)
         return repeat_batches(loader, real, life) if life.what.cached else real(loader)
 
     return iterate
+
+
+def _find_twin(loader: Any, life: Life, workers: int) -> Any:
+    """Return a loader like this one that is a life's own, with so many own workers."""
+    twin = life.twins.get(loader)
+    if twin is None:
+        twin = life.twins[loader] = copy.copy(loader)
+        vars(twin)["_iterator"] = None
+    own = {"_iterator": vars(twin)["_iterator"], "num_workers": workers}
+    vars(twin).update({**vars(loader), **own})
+    return twin
+
+
+def _wrap_backward(real: Callable[..., Any]) -> Callable[..., Any]:
+    labelled = _wrap_with_label(BACKWARD, real)
+
+    @functools.wraps(real)
+    def run_backward(*arguments: Any, **options: Any) -> Any:
+        life = find_life()
+        if life is None:
+            return real(*arguments, **options)
+        with lending(life):
+            return labelled(*arguments, **options)
+
+    return run_backward
 
 
 def _wrap_with_label(label: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,7 +139,7 @@ def _wrap_with_label(label: str, real: Callable[..., Any]) -> Callable[..., Any]
 
     @functools.wraps(real)
     def labelled(*arguments: Any, **options: Any) -> Any:
-        life = Now.life
+        life = find_life()
         if life is None or not life.what.marked:
             return real(*arguments, **options)
         from torch.autograd.profiler import record_function
@@ -136,14 +162,23 @@ def take_step(
     real: Callable[..., Any], optimizer: Any, *arguments: Any, **options: Any
 ) -> Any:
     """Take an optimizer's step as the intervention at work wants it."""
-    how = None if Now.life is None else Now.life.what.step
+    life = find_life()
+    how = None if life is None else life.what.step
     if how == "skip":
         return _call_closure(*arguments, **options)
-    if how is not None:
-        for group in optimizer.param_groups:
-            if how in group:
-                group["foreach"], group["fused"] = how == "foreach", how == "fused"
-    return real(optimizer, *arguments, **options)
+    # Only for this call: the optimizer may be the reader's, too.
+    before = [
+        (group, {name: group[name] for name in ("foreach", "fused") if name in group})
+        for group in optimizer.param_groups
+        if how in group
+    ]
+    for group, kept in before:
+        group.update({name: name == how for name in kept})
+    try:
+        return real(optimizer, *arguments, **options)
+    finally:
+        for group, kept in before:
+            group.update(kept)
 
 
 def _wrap_later_steps(wrap: Wrap) -> Callable[[Any], Any]:
@@ -189,7 +224,8 @@ def _wrap_exchanges(wrap: Wrap) -> None:
     def without_exchange(real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
         def forward(module: Any, *arguments: Any, **options: Any) -> Any:
-            if Now.life is None or not Now.life.what.alone:
+            life = find_life()
+            if life is None or not life.what.alone:
                 return real(module, *arguments, **options)
             with module.no_sync():
                 return real(module, *arguments, **options)
@@ -201,7 +237,8 @@ def _wrap_exchanges(wrap: Wrap) -> None:
 
         @functools.wraps(real)
         def exchange(*arguments: Any, **options: Any) -> Any:
-            if Now.life is None or not Now.life.what.alone:
+            life = find_life()
+            if life is None or not life.what.alone:
                 return real(*arguments, **options)
             bound = signature.bind(*arguments, **options).arguments
             return _Done() if bound.get("async_op") else None
@@ -231,7 +268,7 @@ def _wrap_copy(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(real)
     def copy(tensor: Any, *arguments: Any, **options: Any) -> Any:
-        life = Now.life
+        life = find_life()
         make = functools.partial(real, tensor, *arguments, **options)
         if life is None or not life.what.on_device or tensor.requires_grad:
             return make()
@@ -246,7 +283,7 @@ def _wrap_read(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(real)
     def read(tensor: Any) -> Any:
-        life = Now.life
+        life = find_life()
         if life is None or not life.what.unread or tensor.device.type == "cpu":
             return real(tensor)
         key = name, tensor.shape, tensor.dtype

@@ -24,6 +24,17 @@ from kit.machine.noise import Noise, measure_noise
 _INSTRUCTION_SETS = re.compile(
     r"avx2|avx_vnni|avx512(f|_vnni|_bf16|_fp16)|amx_\w+|asimd(hp)?|i8mm|bf16|sve2?"
 )
+# The first of these that a processor has tells how fast it computes, and of what.
+_CLASSES = {
+    "amx_tile": "amx",
+    "avx512_bf16": "avx512 bf16",
+    "avx512f": "avx512",
+    "avx2": "avx2",
+    "sve2": "sve2",
+    "sve": "sve",
+    "bf16": "neon bf16",
+    "asimd": "neon",
+}
 # The first of these environment variables, or else files, that is there tells.
 _CONTAINERS = {
     "BINDER_LAUNCH_HOST": "binder",
@@ -182,7 +193,8 @@ def this_machine(*, root: Path = Path("/")) -> Machine:
         "start_method": _start_method(),
         "container": _container(root),
     }
-    facts["name"] = _name(facts["accelerators"], facts["processor"], facts["cores"])
+    parts = ("accelerators", "processor", "cores", "instruction_sets")
+    facts["name"] = _name(*(facts[part] for part in parts))
     values = {name: fact.value for name, fact in facts.items()}
     return Machine(**values, reasons={name: facts[name].reason for name in _NAMES})
 
@@ -280,7 +292,8 @@ def _container(root: Path) -> Fact:
     return Fact(None, "no sign of one")
 
 
-def _name(accelerators: Fact, processor: Fact, cores: Fact) -> Fact:
+def _name(accelerators: Fact, processor: Fact, cores: Fact, sets: Fact) -> Fact:
+    """Name a machine by what decides its speed, fit for a file."""
     if accelerators.value:
         first, count = accelerators.value[0].name, len(accelerators.value)
         words, reason = f"{count} {first}" if count > 1 else first, "its accelerators"
@@ -290,7 +303,11 @@ def _name(accelerators: Fact, processor: Fact, cores: Fact) -> Fact:
         words, reason = re.sub(noise, " ", model), "its processor"
         if cores.value:
             words += f" {cores.value} core{'s' * (cores.value > 1)}"
-            reason += " and the cores that may be used"
+            reason += ", the cores that may be used"
+        has = sets.value or ()
+        if best := next((c for flag, c in _CLASSES.items() if flag in has), ""):
+            words += f" {best}"
+            reason += ", the best of its instruction sets"
     return Fact(re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-"), reason)
 
 

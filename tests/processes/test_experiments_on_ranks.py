@@ -204,6 +204,22 @@ def test_printed_lines_come_with_their_rank(ranks, capsys):
     assert sorted(lines) == [f"[{r}] step {s}" for r in range(2) for s in range(3)]
 
 
+def test_a_set_up_on_ranks_prints_at_the_first_start_alone(ranks, capsys):
+    def train():
+        print("set-up")
+        for step in range(2):
+            print("step", step)
+            yield 1
+
+    kit.measure(train, on=ranks, seconds=None, repeats=3)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line for line in lines if "set" in line) == [
+        "[0] set-up",
+        "[1] set-up",
+    ]
+    assert lines.count("[0] step 1") == 3
+
+
 # Compare and explore
 
 
