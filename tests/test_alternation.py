@@ -889,6 +889,21 @@ def test_an_interrupt_does_not_wait_for_workers_that_are_suspended():
     assert time.monotonic() - begun < 4.5
 
 
+def test_lives_of_one_process_find_other_addresses(smoke):
+    """Else the luck of one place in memory would be in every life, and the verdict."""
+    places = []
+
+    def train(*, which="a"):
+        numbers = torch.zeros(1 << 20)
+        places.append(numbers.data_ptr())
+        while True:
+            yield 1
+
+    for _ in range(3):
+        kit.compare(train, which=["a", "b"])
+    assert len(set(places)) > len(places) / 2
+
+
 # What the loop that alternates does not do yet
 
 

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 import traceback
 from collections.abc import Generator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from kit.clock import snapshot
 from kit.clock.experiment import Experiment, ExperimentError, describe
@@ -23,6 +24,8 @@ from kit.machine import devices, processes, ticks
 from kit.progress import Progress
 
 _GRACE_SECONDS = 2.0
+#: So many tensors, each of at most so many bytes, shift the addresses of a life.
+_SHIFTS, _LARGEST_SHIFT = 4, 12_000_000
 _GRACE_AFTER_INTERRUPT = 0.7
 
 
@@ -79,6 +82,7 @@ class LocalLife:
         self._stepper = Stepper(self._call, progress, may_idle=may_idle)
         self._around = Surroundings()
         self._outside: snapshot.State | None = None
+        self._shifts = _shift_addresses()
 
     @property
     def can_be_suspended(self) -> bool:
@@ -164,6 +168,7 @@ class LocalLife:
                 raise failure(self._call, error, where) from error
         finally:
             del generator
+            self._shifts.clear()
             self._wait_for_children(timer)
         return ended
 
@@ -176,6 +181,22 @@ class LocalLife:
         left = processes.alive(self._around.children)
         ended += [f"{processes.name(pid)} ({pid})" for pid in sorted(left)]
         processes.end(left)
+
+
+def _shift_addresses() -> list[Any]:
+    """Take memory of random size, so that what a life allocates lies elsewhere.
+
+    In one process the same code finds the same memory in every life, and how that suits
+    the caches would become the verdict. The sizes come from the system: a reader's
+    seeds, and the order of their random numbers, have nothing to do with it.
+    """
+    import torch
+
+    sizes = random.SystemRandom()
+    return [
+        torch.ones(sizes.randint(1, _LARGEST_SHIFT), dtype=torch.uint8, device="cpu")
+        for _ in range(_SHIFTS)
+    ]
 
 
 def let_go(error: BaseException | None) -> None:
