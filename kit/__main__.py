@@ -52,10 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kit", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    machine = commands.add_parser("machine", help="say what this machine is, and why")
-    machine.add_argument(
-        "--noise", action="store_true", help="measure what can be seen here, 5 s"
-    )
+    commands.add_parser("machine", help="say what this machine is, and why")
     record = commands.add_parser(
         "record", help="run chapters at full length; keep outputs and recordings"
     )
@@ -109,8 +106,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if options.command == "machine":
         print(this_machine(), flush=True)
-        if options.noise:
-            print(f"\n{this_machine().noise()}")
         return 0
     try:
         if options.command == "record":

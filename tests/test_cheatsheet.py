@@ -215,4 +215,4 @@ def test_the_commands_run(smoke, monkeypatch, tmp_path, capsys):
             options = {word.partition("=")[0] for word in rest if word[:2] == "--"}
             assert options <= OPTIONS[program, command]
     assert (tmp_path / "report.html").exists()
-    assert len(lines) >= 6
+    assert len(lines) >= 5

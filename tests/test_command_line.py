@@ -133,15 +133,6 @@ def test_machine_says_what_this_machine_is(capsys):
     assert err == ""
 
 
-def test_machine_measures_its_noise_when_asked(capsys, monkeypatch):
-    monkeypatch.setenv("KIT_SMOKE", "1")
-    status, out, err = run(capsys, "machine", "--noise")
-    # On a busy machine it takes long enough to show progress.
-    assert status == 0 and "rror" not in err
-    assert out.startswith(kit.this_machine().name)
-    assert re.search(r"\n\nHere and now a comparison of 4 s sees .* %", out)
-
-
 def test_the_module_is_a_command():
     done = subprocess.run(
         [sys.executable, "-m", "kit", "machine"],
@@ -627,7 +618,7 @@ def test_on_an_unquiet_machine_nothing_is_run(chapter, capsys, checks, interval)
     status, out, err = run(capsys, "record", chapter)
     assert status == 1
     assert "not quiet" in err and f"{interval[1]:.3g}" in err
-    assert "between 0.97 and 1.03" in err and "--noise" in err
+    assert "between 0.97 and 1.03" in err and "End other programs" in err
     assert "recording" not in out and not JOURNAL
     assert kept(chapter.parent) == before
 

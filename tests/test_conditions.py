@@ -1,4 +1,4 @@
-"""Load, quota and sentinel around a comparison: what they change and what they say."""
+"""Load and quota around a comparison: what they change and what they say."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import pytest
 from test_ratio import noisy, rate_trial
 
 import kit
-from kit.comparison import compare_trials, conditions
+from kit.comparison import compare_trials
 from kit.machine import load
 from kit.trial import COLD
 
@@ -57,7 +57,7 @@ def test_a_quota_that_is_used_up_later_cannot_tell(clock, seen):
 
 
 def test_a_small_share_of_stolen_time_does_not_forbid_a_verdict(clock, seen):
-    seen.update(stolen=0.05, unsteady=0.1, others_cores=1.0)
+    seen.update(stolen=0.05, others_cores=1.0)
     made = kit.compare(working(clock), variant=[1, 2], seconds=4.0)
     assert made.ratio.verdict == "same"
 
@@ -68,7 +68,6 @@ def test_a_small_share_of_stolen_time_does_not_forbid_a_verdict(clock, seen):
         ({"others_cores": 0.9}, "other programs used 0.9 cores", "close"),
         ({"stolen": 0.1}, "other guests", "another time"),
         ({"throttled": 0.2}, "quota", "fewer"),
-        ({"unsteady": 0.2}, "±20%", "cool"),
     ],
 )
 def test_a_wide_interval_names_what_was_seen(changes, cause, remedy):
@@ -81,30 +80,6 @@ def test_a_wide_interval_names_what_was_seen(changes, cause, remedy):
     plain = compare_trials(*(rate_trial(noisy(s, 0.3, 0.5)) for s in (1, 2)))
     assert (plain.low, plain.high) == (ratio.low, ratio.high)
     assert cause not in plain.reason
-
-
-def test_the_sentinel_is_timed_only_while_nothing_is_alive(clock, monkeypatch):
-    alive, during = set(), []
-
-    def train(*, variant=1):
-        alive.add(variant)
-        try:
-            while True:
-                yield 1
-                clock.work(0.005)
-        finally:
-            alive.discard(variant)
-
-    def time_sentinel():
-        during.append(set(alive))
-        return next(times)
-
-    times = itertools.cycle([1.0, 1.0, 1.0, 2.0])
-    monkeypatch.setattr(conditions, "time_sentinel", time_sentinel)
-    made = kit.compare(train, variant=[1, 2], seconds=2.0)
-    assert len(during) >= 15 and not any(during)
-    for trial in made.trials:
-        assert trial.conditions["unsteady"] > 0
 
 
 def test_conditions_are_kept_when_it_is_stopped(clock, seen, progresses):

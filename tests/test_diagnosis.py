@@ -1233,9 +1233,6 @@ def test_a_doubt_smaller_than_the_factor_is_none():
         assert crowded.verdict == "cannot tell"
     small = dataclasses.replace(doubted, low=1.2)
     assert diagnosing.settle(small, [trial(), unsettled]).verdict == "cannot tell"
-    for unsteady, verdict in ((0.4, "faster"), (0.6, "cannot tell")):
-        shaky = trial(unsteady=unsteady)
-        assert diagnosing.settle(doubted, [shaky, shaky]).verdict == verdict
 
 
 def test_threads_are_the_simplest_repair():

@@ -208,7 +208,10 @@ def test_the_kit_shows_how_it_is_used():
     ("name", "keywords"),
     [
         ("measure", {"seconds": 2.0, "repeats": 1, "on": None}),
-        ("compare", {"of": "items_per_second", "repeats": 5, "patient": False}),
+        (
+            "compare",
+            {"of": "items_per_second", "repeats": 6, "patient": False, "title": None},
+        ),
         ("guess", {"unit": "×"}),
         ("claim", {"expect": "faster", "at_least": None}),
         ("recorded", {"machine": None, "folder": None}),

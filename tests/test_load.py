@@ -1,19 +1,16 @@
-"""How busy others are, read from pretended files; what a sentinel says of the speed."""
+"""How busy others are, read from pretended files."""
 
 import math
 import multiprocessing
 import os
-import random
 import sys
 import time
 
 import pytest
-from helpers import reader_state
 
 import kit
-from kit.machine import load, sentinel
+from kit.machine import load
 from kit.machine.load import Load, describe
-from kit.machine.sentinel import compute_unsteadiness, time_sentinel
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -193,94 +190,14 @@ def test_no_time_between_two_readings_is_no_error():
     assert all(math.isfinite(x) for x in describe(BEFORE, BEFORE).values())
 
 
-@pytest.mark.parametrize("count", [0, 1, 4])
-def test_few_readings_of_the_sentinel_say_nothing(count):
-    assert "unsteady" not in describe(BEFORE, later(), [1.0, 2.0, 3.0, 4.0][:count])
-
-
-def test_readings_of_the_sentinel_are_described():
-    times = [1.0, 1.0, 1.2, 1.2, 1.0, 1.2]
-    described = describe(BEFORE, later(), times)
-    assert described["unsteady"] == compute_unsteadiness(times) > 0.05
-
-
 def test_two_real_readings_can_be_described():
     before = load.read()
-    time_sentinel()
+    sum(range(100_000))
     described = describe(before, load.read())
     assert list(described) == [
         *("others_cores", "cores_per_thread", "waiting", "stolen", "throttled"),
     ]
     assert all(0 <= value < math.inf for value in described.values())
-
-
-# ---------------------------------------------------------------- sentinel
-
-
-def test_the_sentinel_takes_no_time_on_a_clock_that_stands(clock):
-    assert 0 < time_sentinel() < 1e-6
-    assert clock.events == ["begin", "end"]
-
-
-def test_the_sentinel_is_timed_less_the_waiting_for_others(clock, monkeypatch):
-    def work(turns):
-        clock.work(turns * 1e-6, delay=turns * 4e-7)
-
-    monkeypatch.setattr(sentinel, "_work", work)
-    assert time_sentinel() == pytest.approx(sentinel._TURNS * 6e-7)
-
-
-def test_the_sentinel_is_always_the_same_work():
-    assert sentinel._work(1000) == sentinel._work(1000) != sentinel._work(1001)
-
-
-def test_the_sentinel_leaves_the_readers_state_alone(tidy):
-    before = reader_state()
-    time_sentinel()
-    assert reader_state() == before
-
-
-def test_steady_is_0():
-    assert compute_unsteadiness([0.001] * 9) == 0
-
-
-@pytest.mark.parametrize("slow", [1.1, 2.0, 10.0])
-def test_two_speeds_are_half_their_distance_apart(slow):
-    for share in (4, 6, 10):
-        times = [1.0] * (12 - share) + [slow] * share
-        assert compute_unsteadiness(times) == pytest.approx(math.log(slow) / 2)
-
-
-@pytest.mark.parametrize("count", [5, 6, 15, 40])
-@pytest.mark.parametrize("outlier", [1e-6, 0.5, 2.0, 1e6])
-def test_one_outlier_says_nothing(count, outlier):
-    assert compute_unsteadiness([1.0] * (count - 1) + [outlier]) == 0
-
-
-def test_the_unit_and_the_order_do_not_matter():
-    rng = random.Random(1)
-    times = [rng.uniform(1, 2) for _ in range(25)]
-    value = compute_unsteadiness(times)
-    assert compute_unsteadiness([1e-3 * t for t in times]) == pytest.approx(value)
-    assert compute_unsteadiness(sorted(times)) == value
-    assert compute_unsteadiness([1 / t for t in times]) == pytest.approx(value)
-    assert 0.1 < value < math.log(2) / 2
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_what_is_no_time_says_nothing(bad):
-    assert compute_unsteadiness([1.0, 2.0, 3.0, 1.0, 2.0, 3.0, bad]) == 0
-
-
-@pytest.mark.parametrize("count", [0, 1, 2])
-def test_too_few_to_tell(count):
-    assert compute_unsteadiness([1.0, 2.0][:count]) == 0
-
-
-def test_readings_are_not_changed():
-    times = [3.0, 1.0, 2.0, 5.0, 4.0]
-    compute_unsteadiness(times)
-    assert times == [3.0, 1.0, 2.0, 5.0, 4.0]
 
 
 # ---------------------------------------------------------------- comparisons

@@ -440,20 +440,10 @@ CANNOT_TELL = {
         {},
         "several ranks were measured",
     ),
-    "time stolen by the host": (
-        lambda: (rate_trial(2.0, conditions={"stolen": 0.4}), rate_trial(1.0)),
-        {},
-        "host",
-    ),
     "stopped by a quota, short blocks": (
         lambda: (rate_trial(0.02), rate_trial(0.01, conditions={"throttled": 0.3})),
         {},
         "quota",
-    ),
-    "unsteady sentinel": (
-        lambda: (rate_trial(2.0), rate_trial(1.0, conditions={"unsteady": 0.7})),
-        {},
-        "own speed",
     ),
     "zero memory": (
         lambda: (
@@ -507,24 +497,10 @@ def test_cannot_tell_says_what_to_do(case):
     assert REMEDY.search(reason), f"no remedy in {reason!r}"
 
 
-@pytest.mark.parametrize(
-    "seen, enough", [({"unsteady": 0.7}, math.exp(2 * 0.7)), ({"stolen": 0.4}, 5.0)]
-)
-def test_a_ratio_beyond_what_the_machine_can_have_made_stands(seen, enough):
-    """Speeds that lay so far apart, or time that all came from one of the two."""
-    for factor in (enough, 1 / enough):
-        for beyond in (0.95, 1.05):
-            seconds = factor**-1 * (beyond if factor < 1 else 1 / beyond)
-            shaky = rate_trial(seconds, conditions=seen)
-            verdict = compare_trials(rate_trial(1.0), shaky).verdict
-            expected = "faster" if factor > 1 else "slower"
-            assert verdict == (expected if beyond > 1 else "cannot tell"), seconds
-
-
-@pytest.mark.parametrize("stolen", [0.5, 0.9])
-def test_no_ratio_stands_where_half_of_the_time_was_stolen(stolen):
-    shaky = rate_trial(0.001, conditions={"stolen": stolen})
-    assert compare_trials(rate_trial(1.0), shaky).verdict == "cannot tell"
+@pytest.mark.parametrize("stolen", [0.1, 0.9])
+def test_what_the_host_took_is_in_the_interval(stolen):
+    shaky = rate_trial(0.5, conditions={"stolen": stolen})
+    assert compare_trials(rate_trial(1.0), shaky).verdict == "faster"
 
 
 def with_first_life(seconds, first):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from kit.clock.log import smoke
 from kit.comparison.alternation import Variant, measure_pair
-from kit.comparison.conditions import Look
 from kit.comparison.ratio import Ratio, compare_trials
 from kit.machine import ticks
 from kit.progress import Progress
@@ -101,7 +100,6 @@ class Budget:
         self,
         pairings: Sequence[Pairing],
         confidence: float,
-        look: Look,
         progress: Progress,
     ) -> None:
         """Measure pairs of set-ups until the budget is spent."""
@@ -117,7 +115,6 @@ class Budget:
         while (pairing := self._choose(pairings, each)) is not None:
             pairing.measure(pairing.choose_rounds(each), setup, progress)
             setup += 2
-            look()
             trials = pairing.baseline.trial(), pairing.challenger.trial()
             pairing.ratio = compare_trials(*trials, confidence=confidence)
             label, value = pairing.challenger.label, pairing.ratio.value

@@ -125,7 +125,7 @@ def _alternate(
             choose_block_seconds(variants, look)
             budget = Budget(seconds, _LEAST_PAIRS, patient, begun)
             pairings = [Pairing(baseline, challenger) for challenger in challengers]
-            budget.spend(pairings, hold_together(len(challengers)), look, progress)
+            budget.spend(pairings, hold_together(len(challengers)), progress)
             return
         if of == "setup_seconds":
             act = alternation.start_only(progress)

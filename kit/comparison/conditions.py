@@ -1,4 +1,4 @@
-"""Under which conditions a comparison is made: load, quota, a sentinel."""
+"""Under which conditions a comparison is made: load and quota."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from kit.clock.run import BLOCK_SECONDS
 from kit.comparison.alternation import Variant
 from kit.machine import load
-from kit.machine.sentinel import time_sentinel
 
-_SENTINELS_PER_LOOK = 3
 #: Under a quota, blocks span several of its periods (100 ms as a rule): who uses it up
 #: is then who waits.
 _BLOCK_SECONDS_UNDER_QUOTA = 0.25
@@ -23,19 +21,17 @@ Look = Callable[[], dict[str, float]]
 def watched(variants: Sequence[Variant]) -> Generator[Look, None, None]:
     """Give every variant the conditions of the whole comparison in the end.
 
-    Yields a function that times the sentinel, to be called while no variant is alive,
-    and returns the conditions so far.
+    Yields a function that returns the conditions so far.
     """
-    before, times = load.read(), []
+    before = load.read()
 
     def look() -> dict[str, float]:
-        times.extend(time_sentinel() for _ in range(_SENTINELS_PER_LOOK))
-        return load.describe(before, load.read(), times)
+        return load.describe(before, load.read())
 
     try:
         yield look
     finally:
-        conditions = load.describe(before, load.read(), times)
+        conditions = look()
         for variant in variants:
             variant.conditions = conditions
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from kit.comparison.quantities import SPEED
@@ -17,14 +16,12 @@ _BUSY_CORES = 0.1
 _SEVERAL_THREADS = 1.2
 _WAITING = 0.05
 #: Seconds per second that the host gave to other guests.
-_STOLEN, _MUCH_STOLEN = 0.02, 0.2
+_STOLEN = 0.02
 #: Share of the time that a quota stopped us, with blocks too short to tell whom.
 _THROTTLED = 0.05
 _SHORT_BLOCK_SECONDS = 0.2
 #: How much the ratio in first, longer lives may differ from that in later ones.
 _CHANGED = 1.2
-#: How much the machine's own speed changed, as the sentinel saw it.
-_UNSTEADY, _VERY_UNSTEADY = 0.05, 0.35
 
 
 def find_doubt(trial: Trial, of: str) -> str:
@@ -42,7 +39,7 @@ def find_doubt(trial: Trial, of: str) -> str:
         )
     seen = trial.conditions
     if (
-        _has_neighbours(trial)
+        seen.get("others_cores", 0.0) > _BUSY_CORES
         and seen.get("cores_per_thread", 1.0) > _SEVERAL_THREADS
         and seen.get("waiting", 0.0) > _WAITING
     ):
@@ -61,43 +58,6 @@ def find_doubt(trial: Trial, of: str) -> str:
             "or run it again"
         )
     return ""
-
-
-def find_disturbance(trials: Sequence[Trial], low: float, high: float) -> str:
-    """Return what a machine did that may have made this ratio, or nothing.
-
-    How much it may have done is known: a speed cannot have changed by more than the
-    sentinel saw, and one variant cannot have lost more time than was taken from both. A
-    ratio whose whole interval is beyond that stands.
-    """
-    # A neighbour makes the sentinel unsteady, too; that, alternation copes with.
-    alone = [t.conditions for t in trials if not _has_neighbours(t)]
-    unsteady = max((seen.get("unsteady", 0.0) for seen in alone), default=0.0)
-    stolen = max(trial.conditions.get("stolen", 0.0) for trial in trials)
-    doubt = ""
-    # The sentinel's number is half the distance of its speeds, on the log scale.
-    if unsteady > _VERY_UNSTEADY and _is_within(low, high, math.exp(2 * unsteady)):
-        doubt = (
-            f"the machine's own speed changed by ±{unsteady:.0%} meanwhile; "
-            "plug it in, let it cool, or measure at another time"
-        )
-    # Each variant had half of the time that something was taken from.
-    most = 1 / (1 - 2 * stolen) if stolen < 0.5 else math.inf
-    if stolen > _MUCH_STOLEN and _is_within(low, high, most):
-        doubt = (
-            f"the host took {stolen:.1f} cores' time away for other guests; "
-            "measure at another time, or on a machine of your own"
-        )
-    return doubt
-
-
-def _is_within(low: float, high: float, most: float) -> bool:
-    """Return whether an interval holds a ratio that is no larger than this factor."""
-    return not (low > most or high < 1 / most)
-
-
-def _has_neighbours(trial: Trial) -> bool:
-    return trial.conditions.get("others_cores", 0.0) > _BUSY_CORES
 
 
 def find_change(
@@ -172,7 +132,7 @@ def explain_width(trials: tuple[Trial, Trial]) -> str:
     """Return what made an interval wide and what helps, as far as it was seen."""
     seen = {
         key: max(trial.conditions.get(key, 0.0) for trial in trials)
-        for key in ("others_cores", "stolen", "throttled", "unsteady")
+        for key in ("others_cores", "stolen", "throttled")
     }
     if seen["others_cores"] > _BUSY_CORES:
         return f"other programs used {seen['others_cores']:.1f} cores: close them"
@@ -180,9 +140,4 @@ def explain_width(trials: tuple[Trial, Trial]) -> str:
         return "the host gave time to other guests: measure at another time"
     if seen["throttled"] > _THROTTLED:
         return "a quota stopped this process now and then: use fewer threads or workers"
-    if seen["unsteady"] > _UNSTEADY:
-        return (
-            f"the machine's own speed changed by ±{seen['unsteady']:.0%}: let it cool, "
-            "or measure at another time"
-        )
     return ""

@@ -10,7 +10,6 @@ from kit import stats
 from kit.comparison.doubts import (
     explain_width,
     find_change,
-    find_disturbance,
     find_doubt,
 )
 from kit.comparison.quantities import QUANTITIES, SPEED
@@ -108,7 +107,6 @@ def compare_trials(
         reason += f"; {cause}"
     doubts = [find_doubt(trial, of) for trial in (baseline, variant)]
     if of == SPEED and not baseline.whole_runs:
-        doubts.insert(0, find_disturbance((baseline, variant), low, high))
         change, reach = find_change(baseline, variant, estimate)
         reached, _ = _verdict(*map(math.exp, reach[1:]), above, below)
         if change and reached == "cannot tell":

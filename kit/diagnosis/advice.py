@@ -115,7 +115,7 @@ NO_CAUSE = Advice(
     "kit.diagnose(train, seconds=60)  # more seconds see smaller savings",
     "00 start here",
     "No row above fits, or each measurement says something else.",
-    "kit.this_machine().noise()  # how small a difference can be seen here, now",
+    'kit.compare({"loop": train, "same loop": train})  # what can be seen here, now',
 )
 
 

@@ -14,7 +14,7 @@ from kit.clock.stage import Place, check_place, prepare
 from kit.clock.turns import take_turn
 from kit.comparison.alternation import Variant
 from kit.comparison.comparing import compare_watched
-from kit.comparison.doubts import find_disturbance, find_doubt
+from kit.comparison.doubts import find_doubt
 from kit.comparison.quantities import SPEED
 from kit.comparison.ratio import Ratio
 from kit.comparison.result import Comparison
@@ -211,11 +211,10 @@ def _find_repaired(
 def settle(ratio: Ratio, trials: Sequence[Trial]) -> Ratio:
     """Return a ratio as certain where a doubt about it is smaller than itself.
 
-    Speeds that change on the way, by a fifth or so, say little against a larger factor,
-    and so does a machine whose own speed changes by less. What other programs did to
-    the measurement may be of any size.
+    Speeds that change on the way, by a fifth or so, say little against a larger factor.
+    What other programs did to the measurement may be of any size.
     """
-    disturbed = find_disturbance(trials, ratio.low, ratio.high) or any(
+    disturbed = any(
         find_doubt(dataclasses.replace(trial, outcome="complete"), SPEED)
         for trial in trials
     )

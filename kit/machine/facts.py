@@ -18,7 +18,6 @@ from typing import Any
 from kit import figures
 from kit.machine import limits
 from kit.machine.limits import read_text
-from kit.machine.noise import Noise, measure_noise
 
 # Those by which PyTorch's libraries for processors choose their kernels.
 _INSTRUCTION_SETS = re.compile(
@@ -45,7 +44,6 @@ _CONTAINERS = {
 }
 _ABSENT = {"compiler", "container", "torch"}  # None means none, not unknown
 # What tells machines apart and stays as it is while a session lasts.
-_LASTING = ("name", "processor", "memory_bytes", "accelerators", "operating_system")
 
 
 @dataclass(frozen=True)
@@ -125,21 +123,6 @@ class Machine:
             found = [Accelerator(**_check_fields(where, x, fields)) for x in found]
             values["accelerators"] = tuple(found)
         return cls(**values, reasons={n: fact["reason"] for n, fact in facts.items()})
-
-    def noise(self, seconds: float = 5.0) -> Noise:
-        """Measure how small a difference `compare` can see here and now.
-
-        Takes about `seconds`; see `kit.machine.noise`. Raises ValueError for a machine
-        that is not this one: one that was loaded with a recording, say.
-        """
-        here = this_machine()
-        own, others = ([getattr(m, f) for f in _LASTING] for m in (here, self))
-        if own != others:
-            raise ValueError(
-                f"noise() measures the machine that it runs on, {here.name}, and this "
-                f"is {self.name}, of a recording. Call kit.this_machine().noise()."
-            )
-        return measure_noise(seconds)
 
     def __repr__(self) -> str:
         rows = [(label, f"{value}  ({why})") for label, value, why in self._rows()]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from kit.machine import limits, processes
 from kit.machine.limits import read_text
-from kit.machine.sentinel import compute_unsteadiness
 
 _ROOT = Path("/")
-_LEAST_READINGS = 5
 #: Where busy, idle and stolen times stand in the first line of /proc/stat.
 _BUSY, _STOLEN = (0, 1, 2, 5, 6), 7
 
@@ -55,17 +52,13 @@ def read(root: Path = _ROOT) -> Load:
     )
 
 
-def describe(
-    before: Load, after: Load, sentinel: Sequence[float] = ()
-) -> dict[str, float]:
+def describe(before: Load, after: Load) -> dict[str, float]:
     """Return how busy others kept the machine between two readings, and what we used.
 
     `others_cores` is how many cores other programs used on average,
     `cores_per_thread` how many we used per core of the driving thread, `waiting` how
     many of our threads waited for a core, `stolen` how many cores the host gave away,
-    `throttled` the share of the time that a quota stopped us, at most 1. With five
-    times of the sentinel or more there is `unsteady`: by how much the machine's own
-    speed changed.
+    `throttled` the share of the time that a quota stopped us, at most 1.
 
     >>> start, end = Load(0, 0, 0, 0, 0), Load(2.0, 3.0, 2.0, 2.0, 0.5)
     >>> describe(start, end)["others_cores"]
@@ -73,7 +66,7 @@ def describe(
     """
     change = Load(*(b - a for a, b in zip(before, after, strict=True)))
     wall = max(change.wall, 1e-9)
-    described = {
+    return {
         "others_cores": max(0.0, change.everyone - change.process) / wall,
         "cores_per_thread": change.process / max(change.thread, 1e-9),
         "waiting": change.waited / wall,
@@ -81,9 +74,6 @@ def describe(
         "stolen": max(0.0, change.stolen) / wall,
         "throttled": min(1.0, max(0.0, change.throttled) / wall),
     }
-    if len(sentinel) >= _LEAST_READINGS:
-        described["unsteady"] = compute_unsteadiness(sentinel)
-    return described
 
 
 def _everyone_and_stolen(root: Path) -> tuple[float, float]:

@@ -43,6 +43,5 @@ def check_quiet() -> str:
     raise RecordingError(
         f"this machine is not quiet. {told}; a recording needs an interval between "
         f"{1 / _MOST:.2f} and {_MOST:.2f}.\n"
-        "End other programs, or wait until they end: `python -m kit machine --noise` "
-        "says who disturbs. Then record again."
+        "End other programs, or wait until they end; then record again."
     )
