@@ -57,7 +57,7 @@ test-kit:
 	$(PYTEST) $(PROCESSES:%=--ignore=%)
 
 test-chapters:
-	$(if $(CHAPTERS),KIT_SMOKE=1 $(PYTEST) $(NBVAL) $(CHAPTERS))
+	$(if $(CHAPTERS),KIT_SMOKE=1 KIT_STATIC=1 $(PYTEST) $(NBVAL) $(CHAPTERS))
 
 test-solutions:
 	$(if $(SOLUTIONS),KIT_SMOKE=1 $(PYTEST) $(NBVAL) $(SOLUTIONS))
