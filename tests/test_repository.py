@@ -10,6 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+from project import own_files
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -46,19 +47,8 @@ def read_lines(name):
     return read(f"binder/{name}").splitlines()
 
 
-def repository_files():
-    """Files that are committed, or would be by `git add --all`."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("not a git repository")
-    names = listing.stdout.decode().split("\0")
-    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
-
-
 def documents():
-    return [path for path in repository_files() if path.suffix == ".md"]
+    return [path for path in own_files() if path.suffix == ".md"]
 
 
 def prose(path):
@@ -175,7 +165,7 @@ def stray_paths(path):
 
 
 def test_no_file_holds_paths_of_one_machine():
-    found = {path.relative_to(ROOT): stray_paths(path) for path in repository_files()}
+    found = {path.relative_to(ROOT): stray_paths(path) for path in own_files()}
     assert not {str(name): numbers for name, numbers in found.items() if numbers}
 
 

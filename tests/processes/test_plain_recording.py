@@ -374,7 +374,7 @@ def test_a_short_run_is_kept_from_where_readers_look(tmp_path, capsys, options):
 
 
 def chapters():
-    return sorted(TUTORIALS.glob("*.ipynb")) + sorted(TUTORIALS.glob("*/*.ipynb"))
+    return sorted(TUTORIALS.rglob("[0-9][0-9]_*.ipynb"))
 
 
 def transform(source):
