@@ -53,11 +53,11 @@ test: $(STAMP)  ## Run every check: style, spelling, tests, notebooks, claims
 	$(BIN)/python -m kit claims --check
 
 test-style:
-	@if git grep -q -e '' -- Makefile 2>/dev/null; then set -ex; \
+	@if git grep -q -e '' -- Makefile 2>/dev/null; then set -e; \
 	  $(OWN) '*.py' '*.ipynb' | xargs -0 $(BIN)/ruff format --check; \
 	  $(OWN) '*.py' '*.ipynb' pyproject.toml | xargs -0 $(BIN)/ruff check; \
 	  $(OWN) . | xargs -0 $(BIN)/codespell; \
-	else set -ex; \
+	else set -e; \
 	  $(BIN)/ruff format --check $(FOLDERS); \
 	  $(BIN)/ruff check $(FOLDERS) pyproject.toml; \
 	  $(BIN)/codespell $(FOLDERS) *.md; \

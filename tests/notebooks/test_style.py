@@ -492,11 +492,11 @@ def file_is_small(chapter):
         yield f"{size:,} bytes"
 
 
-every_chapter = pytest.mark.parametrize(
-    "path",
-    CHAPTERS or [pytest.param(None, marks=pytest.mark.skip("no chapter yet"))],
-    ids=lambda path: path.stem if path else "none",
-)
+every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+
+
+def test_there_are_chapters():
+    assert CHAPTERS
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -550,8 +550,7 @@ def solutions_of(path):
 def wrong_answers_of(number):
     """Return exercise → plausible wrong answers, from a file beside this one."""
     path = Path(__file__).parent / f"attempts_{number}.py"
-    if not path.is_file():
-        pytest.skip(f"{path.name} is not written yet")
+    assert path.is_file(), f"plausible wrong answers are missing: write {path.name}"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -596,6 +595,11 @@ def test_checks_refuse_plausible_wrong_answers(path, in_tutorials):
             assert not found.passed, f"{name} takes {answer.__name__}"
             assert len(found.message) > 20, f"{name} does not say why"
             assert not found.message.startswith("it raised"), found
+
+
+def test_a_chapter_without_wrong_answers_is_seen():
+    with pytest.raises(AssertionError, match=r"write attempts_99\.py"):
+        wrong_answers_of("99")
 
 
 # The rules themselves: a chapter that keeps them all, and one change at a time
