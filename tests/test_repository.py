@@ -66,6 +66,12 @@ def test_dependencies_are_those_of_the_design():
     assert names == {group: set(text.split()) for group, text in ALLOWED.items()}
 
 
+def test_what_stores_need_has_floors():
+    """Without them pip went back to an s3fs of 2020."""
+    for name, found in requirements(PROJECT["optional-dependencies"]["store"]).items():
+        assert {part.operator for part in found.specifier} >= {">="}, f"{name}: {found}"
+
+
 def test_binder_pins_every_dependency_within_its_bounds():
     extra = PROJECT["optional-dependencies"]["hub"]
     needed, pins = requirements([*PROJECT["dependencies"], *extra]), binder_pins()

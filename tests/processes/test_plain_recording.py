@@ -263,6 +263,7 @@ def test_the_notebook_stays_as_it_is(done, chapter):
 
 
 @linux_only
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["00_start_here", "08_number_formats"])
 def test_a_real_chapter_is_recorded_so(bare, tmp_path, name):
     """Its claims, and its experiments as they are, are those of the usual recording."""

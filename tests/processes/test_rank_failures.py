@@ -65,10 +65,15 @@ def fail(ranks, body):
     ("fault", "said"),
     [
         ("raises", "ValueError: no such file"),
-        ("sys.exit", "it called sys.exit('enough')"),
-        ("os._exit", "its process ended itself, with exit code 12"),
         ("killed", "its process was ended by SIGKILL"),
-        ("crashes", "its process was ended by SIGSEGV"),
+        *(
+            pytest.param(*more, marks=pytest.mark.nightly)
+            for more in [
+                ("sys.exit", "it called sys.exit('enough')"),
+                ("os._exit", "its process ended itself, with exit code 12"),
+                ("crashes", "its process was ended by SIGSEGV"),
+            ]
+        ),
     ],
 )
 def test_the_culprit_is_named_with_its_line_not_the_victim(
@@ -141,7 +146,13 @@ def test_a_death_is_told_by_its_signal_or_is_the_end_of_a_wait():
     assert describe_death(-40, "", 0, None).error.endswith("by signal 40")
 
 
-@pytest.mark.parametrize("fault", DISAGREEMENTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[pytest.mark.nightly] * (fault != "hangs"))
+        for fault in DISAGREEMENTS
+    ],
+)
 def test_ranks_that_do_not_agree_are_told_where_each_waits(ranks, no_traces, fault):
     body, lines = DISAGREEMENTS[fault]
     error, new = fail(ranks, body)
