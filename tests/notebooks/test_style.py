@@ -586,7 +586,8 @@ def test_chapter_has_three_exercises_or_more(path, in_tutorials):
 
 
 @every_chapter
-def test_solutions_run_and_checks_accept_them(path, tidy, monkeypatch):
+def test_solutions_run_and_checks_accept_them(path, monkeypatch):
+    """Data sets come from the cache that all of `make test` shares."""
     found = run_solutions(TUTORIALS / "solutions" / path.name, monkeypatch)
     assert list(found) == exercises_of(path)
     for result in found.values():
