@@ -6,28 +6,33 @@ TORCH ?=
 # JupyterLab refuses to run as root unless told that this is meant.
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 KIT_CACHE ?= $(CURDIR)/.cache/kit
-JOBS ?= 1
+# Two groups of checks side by side, where make can keep what they print apart.
+JOBS ?= $(if $(filter output-sync,$(.FEATURES)),2,1)
 
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.kit-installed
-CHAPTERS = $(wildcard tutorials/*.ipynb)
-SOLUTIONS = $(wildcard tutorials/solutions/*.ipynb)
+CHAPTERS = $(wildcard tutorials/[0-9][0-9]_*.ipynb)
+# What a reader writes into the checkout is the reader's: style and spelling are checked
+# in files that git knows, are there and hold text; without git, in the folders.
+OWN = git grep -lzI -e '' --
+FOLDERS = kit tests tutorials binder
 NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout=180 --timeout=300
 # Tests that start browsers, kernels and ranks, and wait for them.
 PROCESSES = tests/browser tests/processes
+# They measure in earnest, so nothing runs beside them.
+ALONE = tests/test_planted_loops.py
 PYTEST = KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest
-# What side by side prints comes out group by group; make 3 cannot, and needs not.
 SYNC = $(if $(filter-out 1,$(JOBS)),--output-sync=target)
 
 ifneq ($(filter-out cpu,$(TORCH)),)
 $(error TORCH=$(TORCH) is not known: leave it out, or say TORCH=cpu)
 endif
 
-.PHONY: help lab test bench calibrate clean
-.PHONY: test-processes test-kit test-chapters test-solutions
+.PHONY: help lab test test-all bench calibrate clean
+.PHONY: test-style test-processes test-kit test-chapters test-alone
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' \
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' \
 	  $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "The first run makes the environment, which takes some minutes. Settings:"
@@ -36,31 +41,44 @@ help:  ## Show this list
 	@echo "  PYTHON=python3        the Python that makes it, 3.11 or later"
 	@echo "  TORCH=cpu             take PyTorch's smaller wheels, without GPU"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab"
-	@echo "  JOBS=2                make test runs so many groups of checks side by side"
+	@echo "  JOBS=1                make test runs one group of checks after the other"
 
 lab: $(STAMP)  ## Open JupyterLab at the first chapter
 	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" \
 	  --LabApp.default_url=/lab/tree/tutorials/00_start_here.ipynb $(LAB_ARGS)
 
 test: $(STAMP)  ## Run every check: style, spelling, tests, notebooks, claims
-	$(BIN)/ruff format --check
-	$(BIN)/ruff check
-	$(BIN)/codespell
+	$(MAKE) --no-print-directory test-style
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(SYNC) \
-	  test-processes test-kit test-chapters test-solutions
+	  test-kit test-processes test-chapters
+	$(MAKE) --no-print-directory test-alone
 	$(BIN)/python -m kit claims --check
+
+test-all: export PYTEST_ADDOPTS += -m "nightly or not nightly"
+test-all: test  ## The same with what takes long; for once a night
+
+test-style:
+	@if git grep -q -e '' -- Makefile 2>/dev/null; then set -e; \
+	  $(OWN) '*.py' '*.ipynb' | xargs -0 $(BIN)/ruff format --check; \
+	  $(OWN) '*.py' '*.ipynb' pyproject.toml | xargs -0 $(BIN)/ruff check; \
+	  $(OWN) . | xargs -0 $(BIN)/codespell; \
+	else set -e; \
+	  $(BIN)/ruff format --check $(FOLDERS); \
+	  $(BIN)/ruff check $(FOLDERS) pyproject.toml; \
+	  $(BIN)/codespell $(FOLDERS) *.md; \
+	fi
 
 test-processes:
 	$(PYTEST) $(PROCESSES)
 
 test-kit:
-	$(PYTEST) $(PROCESSES:%=--ignore=%)
+	$(PYTEST) $(patsubst %,--ignore=%,$(PROCESSES) $(ALONE))
+
+test-alone:
+	$(PYTEST) $(ALONE)
 
 test-chapters:
-	$(if $(CHAPTERS),KIT_SMOKE=1 $(PYTEST) $(NBVAL) $(CHAPTERS))
-
-test-solutions:
-	$(if $(SOLUTIONS),KIT_SMOKE=1 $(PYTEST) $(NBVAL) $(SOLUTIONS))
+	$(if $(CHAPTERS),KIT_SMOKE=1 KIT_STATIC=1 $(PYTEST) $(NBVAL) $(CHAPTERS))
 
 bench: $(STAMP)  ## Benchmarks, then notebooks at full length and their claims
 	@if [ -d tests/benchmarks ]; then set -x; KIT_CACHE="$(KIT_CACHE)" \

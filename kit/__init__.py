@@ -10,15 +10,21 @@ An experiment is a generator: each `yield n` says "one step is done, n items han
 True
 """
 
-from kit import costs, data, tools, tuning
-from kit.clock import measure
-from kit.comparison import compare
-from kit.diagnosis import diagnose, timeline
-from kit.machine import this_machine
-from kit.panel import explore
-from kit.ranks import start_ranks
-from kit.recording import load, recorded, save
-from kit.teaching import claim, guess
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kit import costs, data, tools, tuning
+    from kit.clock import measure
+    from kit.comparison import compare
+    from kit.diagnosis import diagnose, timeline
+    from kit.machine import this_machine
+    from kit.panel import explore
+    from kit.ranks import start_ranks
+    from kit.recording import load, recorded, save
+    from kit.teaching import claim, guess
 
 __all__ = [
     "claim",
@@ -38,3 +44,45 @@ __all__ = [
     "tools",
     "tuning",
 ]
+
+#: Where the names above come from, if they are no rooms themselves.
+_ROOMS = {
+    "measure": "clock",
+    "compare": "comparison",
+    "diagnose": "diagnosis",
+    "timeline": "diagnosis",
+    "this_machine": "machine",
+    "explore": "panel",
+    "start_ranks": "ranks",
+    "load": "recording",
+    "recorded": "recording",
+    "save": "recording",
+    "claim": "teaching",
+    "guess": "teaching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a room when it is first asked for, so that `import kit` is fast."""
+    if name in _ROOMS:
+        value = getattr(import_module(f"kit.{_ROOMS[name]}"), name)
+    elif name.startswith("_"):
+        raise AttributeError(f"module 'kit' has no attribute {name!r}")
+    else:
+        value = _import_room(name)
+    globals()[name] = value
+    return value
+
+
+def _import_room(name: str) -> Any:
+    try:
+        return import_module(f"kit.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"kit.{name}":
+            raise
+        message = f"module 'kit' has no attribute {name!r}"
+        raise AttributeError(message) from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

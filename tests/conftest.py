@@ -14,6 +14,7 @@ from helpers import (
     reset_state,
     wait_until,
 )
+from strict import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 from kit.clock import measuring
 from kit.comparison import alternation, comparing

@@ -1120,7 +1120,9 @@ def test_ddp_wrapped_model():
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.nightly)]
+)
 def test_compiled_model(backend):
     if backend == "inductor" and not any(map(shutil.which, ["c++", "g++", "clang++"])):
         pytest.skip("compiling needs a C++ compiler, and there is none")

@@ -46,6 +46,13 @@ NAMES = {
     "tools": "tools",
 }
 HEAVY = ["torch", "matplotlib", "pandas", "ipywidgets", "torchvision"]
+# What `import kit` alone need not load either, and how many modules it may load.
+SLOW = [
+    *("numpy", "scipy", "psutil", "IPython", "ipyparallel", "fsspec", "cloudpickle"),
+    *("zmq", "asyncio", "multiprocessing", "inspect", "dis", "ast", "sqlite3"),
+    *("subprocess", "ssl", "http", "html", "json", "doctest"),
+]
+MOST_MODULES = 50
 
 
 def room_of(path):
@@ -154,20 +161,43 @@ def test_arrows_are_read(source, bad):
 # Doors
 
 
-def test_importing_the_kit_loads_nothing_heavy():
-    code = "import sys, kit; print(*(name.partition('.')[0] for name in sys.modules))"
+def interpret(code):
+    """Run code in a fresh interpreter; return what it printed."""
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    loaded = set(done.stdout.split())
-    assert "kit" in loaded
-    assert not loaded & set(HEAVY)
+    return done.stdout.strip()
+
+
+def test_importing_the_kit_is_fast(capsys):
+    """It takes 0.2 s at most on a quiet machine; a busy one counts modules instead."""
+    look = "print(*set(sys.modules) - before)"
+    loaded = interpret(f"import sys; before = set(sys.modules); import kit; {look}")
+    assert "kit" in loaded.split()
+    assert not {name.partition(".")[0] for name in loaded.split()} & set(SLOW + HEAVY)
+    assert len(loaded.split()) <= MOST_MODULES
+    timed = "begun = perf_counter(); import kit; print(perf_counter() - begun)"
+    fastest = min(
+        float(interpret(f"from time import perf_counter; {timed}")) for _ in range(10)
+    )
+    with capsys.disabled():
+        print(f"\nimport kit: {fastest:.3f} s, the fastest of ten")
+
+
+ALL = "import kit\nfor name in kit.__all__: getattr(kit, name)\n"
+
+
+def test_what_the_kit_offers_loads_nothing_heavy():
+    """A name is imported when it is first asked for; PyTorch, when it is used."""
+    loaded = interpret(f"{ALL}import sys; print(*sys.modules)")
+    assert "kit.panel" in loaded.split()
+    assert not {name.partition(".")[0] for name in loaded.split()} & set(HEAVY)
 
 
 def test_importing_the_kit_changes_nothing():
     """No side effects: no flags, no environment, no handlers, no threads."""
-    code = """
+    code = f"""
 import os, random, signal, sys, threading, warnings
 def look():
     return (dict(os.environ), os.getcwd(), random.getstate(), list(warnings.filters),
@@ -176,13 +206,37 @@ def look():
             sys.excepthook, sys.displayhook, sys.stdout, sys.stderr)
 import numpy
 before = look()
-import kit
+{ALL}
 print(look() == before)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
-    )
-    assert (done.stdout.strip(), done.stderr) == ("True", "")
+    assert interpret(code) == "True"
+
+
+def test_names_come_from_where_they_are_built():
+    for name, room in NAMES.items():
+        value = getattr(kit, name)
+        home = getattr(value, "__module__", None) or value.__name__
+        assert home.startswith(f"kit.{room}"), f"{name} comes from {home}"
+    assert set(kit.__all__) <= set(dir(kit))
+
+
+def test_all_ways_to_a_name_lead_there():
+    code = """
+import kit
+assert kit.data.__name__ == "kit.data" and kit.panel.Gallery
+from kit import compare, costs
+assert kit.compare is compare and kit.costs is costs
+names = {}
+exec("from kit import *", names)
+assert set(kit.__all__) <= set(names)
+for wrong in ("comparr", "_compare", "__wrapped__"):
+    assert not hasattr(kit, wrong), wrong
+try:
+    from kit import comparr
+except ImportError as error:
+    print("comparr" in str(error))
+"""
+    assert interpret(code) == "True"
 
 
 def test_all_is_what_is_built_and_nothing_else():
@@ -333,7 +387,17 @@ def test_public_functions_are_annotated():
     assert not everywhere(unannotated)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+# Their examples measure for long, or start ranks.
+LONG = ["diagnosis/diagnosing.py", "ranks/links.py", "ranks/ranks.py"]
+LONG += ["tuning/batch/finder.py"]
+EXAMPLES = [
+    pytest.param(path, marks=[pytest.mark.nightly] * (name_of(path) in LONG))
+    for path in FILES
+    if ">>>" in path.read_text("utf-8")
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
 def test_examples_in_docstrings_are_true(path, tmp_path, monkeypatch):
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("KIT_SMOKE", raising=False)

@@ -235,7 +235,12 @@ def test_a_loss_that_is_lost_names_its_step(race, capsys, tidy):
     assert "lower rate than --lr 1e+30" in told
 
 
-# the whole script
+# the whole script: whether it races at all takes some ten seconds
+
+
+def whole(test):
+    """Mark a test of the whole script."""
+    return pytest.mark.nightly(pytest.mark.timeout(2 * LIMIT)(test))
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +259,7 @@ def raced(tmp_path_factory):
     return done.stdout, path
 
 
-@pytest.mark.timeout(2 * LIMIT)
+@whole
 def test_a_small_race_says_its_conditions_and_results(raced):
     told, _ = raced
     assert kit.this_machine().name in told
@@ -269,7 +274,7 @@ def test_a_small_race_says_its_conditions_and_results(raced):
     assert re.search(row, told, re.MULTILINE)
 
 
-@pytest.mark.timeout(2 * LIMIT)
+@whole
 def test_what_was_measured_can_be_shown_by_a_chapter(raced):
     told, path = raced
     trials = kit.recorded("lenet_race/train", folder=path.parent)
@@ -289,7 +294,7 @@ def test_what_was_measured_can_be_shown_by_a_chapter(raced):
     assert accuracy.within == 0.01
 
 
-@pytest.mark.timeout(2 * LIMIT)
+@whole
 def test_no_speed_is_claimed_at_another_accuracy(race, raced):
     source, resident = kit.load(raced[1])
     fast = [seconds / 100 for seconds in source.block_seconds]

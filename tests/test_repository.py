@@ -10,6 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
+from project import own_files
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -46,19 +47,8 @@ def read_lines(name):
     return read(f"binder/{name}").splitlines()
 
 
-def repository_files():
-    """Files that are committed, or would be by `git add --all`."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        listing = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("not a git repository")
-    names = listing.stdout.decode().split("\0")
-    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
-
-
 def documents():
-    return [path for path in repository_files() if path.suffix == ".md"]
+    return [path for path in own_files() if path.suffix == ".md"]
 
 
 def prose(path):
@@ -74,6 +64,12 @@ def test_dependencies_are_those_of_the_design():
     declared |= PROJECT["optional-dependencies"]
     names = {group: set(requirements(lines)) for group, lines in declared.items()}
     assert names == {group: set(text.split()) for group, text in ALLOWED.items()}
+
+
+def test_what_stores_need_has_floors():
+    """Without them pip went back to an s3fs of 2020."""
+    for name, found in requirements(PROJECT["optional-dependencies"]["store"]).items():
+        assert {part.operator for part in found.specifier} >= {">="}, f"{name}: {found}"
 
 
 def test_binder_pins_every_dependency_within_its_bounds():
@@ -175,7 +171,7 @@ def stray_paths(path):
 
 
 def test_no_file_holds_paths_of_one_machine():
-    found = {path.relative_to(ROOT): stray_paths(path) for path in repository_files()}
+    found = {path.relative_to(ROOT): stray_paths(path) for path in own_files()}
     assert not {str(name): numbers for name, numbers in found.items() if numbers}
 
 

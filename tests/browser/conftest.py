@@ -11,8 +11,11 @@ def chromium():
         yield browser
 
 
-@pytest.fixture(scope="module", params=[BESIDE, AFTER])
+@pytest.fixture(
+    scope="session",
+    params=[BESIDE, pytest.param(AFTER, marks=pytest.mark.nightly)],
+)
 def lab(request, chromium, tmp_path_factory):
-    """JupyterLab, with widget messages beside the cells, and after them."""
+    """One JupyterLab with widget messages beside the cells; nightly one after them."""
     with Lab(tmp_path_factory.mktemp("lab"), chromium, request.param) as made:
         yield made

@@ -3,7 +3,7 @@
 import psutil
 import pytest
 
-from browser.lab import Lab, wait_until
+from browser.lab import BESIDE, wait_until
 
 WRITE = """
 from torch.utils.tensorboard import SummaryWriter
@@ -25,12 +25,17 @@ TAGS = """async () => {
 }"""
 
 
+#: How messages travel makes no difference here.
+pytestmark = pytest.mark.parametrize("lab", [BESIDE], indirect=True, scope="session")
+
+
 @pytest.fixture(scope="module")
-def shown(chromium, tmp_path_factory):
+def shown(lab):
     """A notebook that shows TensorBoard."""
-    with Lab(tmp_path_factory.mktemp("lab"), chromium) as lab:
-        lab.write("board", [WRITE, SHOW])
-        yield lab.open("board")
+    lab.write("board", [WRITE, SHOW])
+    book = lab.open("board")
+    yield book
+    book.page.close()
 
 
 @pytest.mark.timeout(180)

@@ -6,9 +6,9 @@ from urllib.parse import unquote
 
 import nbformat
 import pytest
+from project import own_files
 
 ROOT = Path(__file__).resolve().parents[2]
-SKIPPED = {".venv", "venv", "build", "dist", "node_modules", "runs"}
 PAGE = (".ipynb", ".md")
 CODE = re.compile(r"^(```|~~~).*?^\1|``.+?``|`[^`\n]*`", flags=re.M | re.S)
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)>\s]*)>?[^)]*\)")
@@ -17,15 +17,7 @@ REFERENCE = re.compile(r"^\[[^\]]+\]:\s*<?(\S+?)>?\s*$", re.M)
 ANCHOR = re.compile(r"<[^>]*?\b(?:id|name)\s*=\s*[\"']([^\"']+)[\"']", re.I)
 
 
-def pages():
-    """Every notebook and document of the repository, outside hidden folders."""
-    for path in sorted([*ROOT.rglob("*.ipynb"), *ROOT.rglob("*.md")]):
-        parts = path.relative_to(ROOT).parts
-        if not any(part.startswith(".") or part in SKIPPED for part in parts):
-            yield path
-
-
-PAGES = list(pages())
+PAGES = [path for path in own_files() if path.suffix in PAGE]
 
 
 def prose(path):

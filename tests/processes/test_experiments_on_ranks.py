@@ -302,6 +302,7 @@ def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, smoke, tmp_pa
     assert usable(ranks)
 
 
+@pytest.mark.nightly
 def test_a_diagnosis_leaves_out_the_exchange(ranks, smoke):
     found = kit.diagnose(train_in_parallel, on=ranks, seconds=2.0)
     assert "communication" in found.savings

@@ -263,6 +263,7 @@ def test_the_notebook_stays_as_it_is(done, chapter):
 
 
 @linux_only
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["00_start_here", "08_number_formats"])
 def test_a_real_chapter_is_recorded_so(bare, tmp_path, name):
     """Its claims, and its experiments as they are, are those of the usual recording."""
@@ -374,7 +375,7 @@ def test_a_short_run_is_kept_from_where_readers_look(tmp_path, capsys, options):
 
 
 def chapters():
-    return sorted(TUTORIALS.glob("*.ipynb")) + sorted(TUTORIALS.glob("*/*.ipynb"))
+    return sorted(TUTORIALS.rglob("[0-9][0-9]_*.ipynb"))
 
 
 def transform(source):

@@ -65,10 +65,15 @@ def fail(ranks, body):
     ("fault", "said"),
     [
         ("raises", "ValueError: no such file"),
-        ("sys.exit", "it called sys.exit('enough')"),
-        ("os._exit", "its process ended itself, with exit code 12"),
         ("killed", "its process was ended by SIGKILL"),
-        ("crashes", "its process was ended by SIGSEGV"),
+        *(
+            pytest.param(*more, marks=pytest.mark.nightly)
+            for more in [
+                ("sys.exit", "it called sys.exit('enough')"),
+                ("os._exit", "its process ended itself, with exit code 12"),
+                ("crashes", "its process was ended by SIGSEGV"),
+            ]
+        ),
     ],
 )
 def test_the_culprit_is_named_with_its_line_not_the_victim(
@@ -83,6 +88,7 @@ def test_the_culprit_is_named_with_its_line_not_the_victim(
     assert (error.ranks, new) == ((1,), [1] * ended)
 
 
+@pytest.mark.nightly
 def test_a_rank_that_somebody_kills_is_named_with_the_line_where_it_was(
     ranks, no_traces
 ):
@@ -141,7 +147,13 @@ def test_a_death_is_told_by_its_signal_or_is_the_end_of_a_wait():
     assert describe_death(-40, "", 0, None).error.endswith("by signal 40")
 
 
-@pytest.mark.parametrize("fault", DISAGREEMENTS)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=[pytest.mark.nightly] * (fault != "hangs"))
+        for fault in DISAGREEMENTS
+    ],
+)
 def test_ranks_that_do_not_agree_are_told_where_each_waits(ranks, no_traces, fault):
     body, lines = DISAGREEMENTS[fault]
     error, new = fail(ranks, body)
@@ -163,7 +175,13 @@ def test_ranks_that_do_not_agree_are_told_where_each_waits(ranks, no_traces, fau
     assert "the same collective calls" in str(error)
 
 
-@pytest.mark.parametrize("body", ["time.sleep(60)", "while True: dist.barrier()"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "while True: dist.barrier()",
+        pytest.param("time.sleep(60)", marks=pytest.mark.nightly),
+    ],
+)
 def test_an_interrupt_tells_where_each_rank_was_and_leaves_them_usable(
     ranks, no_traces, body
 ):
@@ -179,6 +197,7 @@ def test_an_interrupt_tells_where_each_rank_was_and_leaves_them_usable(
     assert ranks.run(os.getpid) == pids
 
 
+@pytest.mark.nightly
 def test_a_rank_that_a_px_cell_keeps_busy_is_found_there(ranks, no_traces):
     ranks.run(os.getpid)
     ranks._team.engines.view(1).execute("import time\ntime.sleep(600)", block=False)
@@ -212,6 +231,7 @@ def test_a_rank_that_ends_between_calls_is_replaced(ranks, no_traces):
     assert now[0] == first and now[1] != second
 
 
+@pytest.mark.nightly
 def test_one_that_does_not_answer_between_calls_is_replaced(
     ranks, no_traces, monkeypatch
 ):
@@ -275,6 +295,7 @@ def test_in_a_notebook_px_cells_run_on_the_same_ranks(notebook):
     assert sorted(shown) == ["[stdout:0] 0 2 cpu\n", "[stdout:1] 1 12 cpu\n"]
 
 
+@pytest.mark.nightly
 def test_in_a_notebook_px_cells_find_the_ranks_ready_after_a_failure(notebook):
     request = notebook.start("ranks.run(lambda: dist.get_rank() and os._exit(1))")
     wait_until(lambda: notebook.has_ended(request), 30)

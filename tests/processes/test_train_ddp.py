@@ -62,6 +62,7 @@ def test_two_processes_reach_the_accuracy_of_one():
     assert both == pytest.approx(alone, abs=TOLERANCE)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(2 * LIMIT)
 def test_a_failure_ends_all_processes_and_is_told_by_the_exit_code():
     done = run(*TORCHRUN, SCRIPT, *SMALL, "--batch-size=1")

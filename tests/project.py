@@ -1,0 +1,20 @@
+"""Which files are the project's own, and not a reader's beside them."""
+
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = (".ci", "binder", "images", "kit", "tests", "tutorials")
+
+
+def own_files():
+    """Files that are committed or added; without git all that lies in its folders."""
+    command = ["git", "ls-files", "-z", "--cached"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    names = [name for name in done.stdout.split("\0") if name]
+    if done.returncode == 0 and names:
+        found = [ROOT / name for name in names]
+    else:
+        found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
+        found += ROOT.glob("*")
+    return sorted(path for path in found if path.is_file())
