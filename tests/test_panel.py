@@ -1308,6 +1308,20 @@ def test_what_was_recorded_of_other_choices_is_left_out(show, recorded):
     assert show(explore(pause=[1, 3])).alt is None
 
 
+def test_what_was_recorded_with_another_knob_nobody_can_choose_is_left_out(
+    show, recorded
+):
+    def read(*, pause=1, data=("here", 3)):
+        """Read from somewhere."""
+        while True:
+            time.sleep(0.001 * pause)
+            yield 1
+
+    (here, _) = recorded(read, {"pause": 2}, {"pause": 1, "data": "far away"})
+    alt = show(kit.explore(read, pause=[1, 2], seconds=0.05)).alt
+    assert say(here.items_per_second) in alt and alt.count("big-gpu") == 1
+
+
 def test_an_experiment_that_has_changed_has_no_recordings(show, recorded):
     recorded(nap, {"pause": 1})
 

@@ -122,6 +122,12 @@ class Choices:
         name = point[self.selector] if self.selector else next(iter(self.experiments))
         return self.experiments[name]
 
+    def find_fixed(self, experiment: Experiment) -> dict[str, object]:
+        """Return the knobs of an experiment that nobody can choose here."""
+        chosen = {k: v for k, v in self.start().items() if k in experiment.defaults}
+        bound = experiment.bind("explore()", {**self.fixed, **chosen})
+        return {knob: bound[knob] for knob in bound if knob not in self.lists}
+
     def stage(self, point: Mapping[str, Any]) -> Stage:
         """Return a point's experiment with all its knobs, in the place to run it."""
         several = len(self.places) > 1

@@ -55,7 +55,7 @@ class Panel:
         recorded = [
             trial
             for chosen in choices.experiments.values()
-            for trial in find_recorded(chosen)
+            for trial in find_recorded(chosen, choices.find_fixed(chosen))
             if trial.machine.name != this_machine().name
         ]
         prediction = None if model is None else Prediction(model, choices.ordered)

@@ -14,7 +14,7 @@ from kit.clock.experiment import Experiment
 from kit.clock.origin import source_of
 from kit.comparison import Comparison
 from kit.recording.cells import cell_source
-from kit.recording.files import Recording, RecordingError, load, write
+from kit.recording.files import Recording, RecordingError, as_recorded, load, write
 from kit.trial import JOURNAL, Trial
 
 EARLIER_VERSION = "Recorded with an earlier version of the experiment."
@@ -54,23 +54,27 @@ def recorded(
     return found
 
 
-def find_recorded(experiment: Experiment) -> list[Trial]:
+def find_recorded(experiment: Experiment, fixed: Mapping[str, object]) -> list[Trial]:
     """Return what was recorded of just this experiment, in whichever chapter.
 
     The newest recording of each chapter and machine counts, in the nearest folder of
-    recordings; of equal knobs, the latest trial. An experiment that has changed since
-    has none. Files that cannot be read are left out.
+    recordings; of equal knobs, the latest trial. `fixed` are knobs that must have been
+    the same. An experiment that has changed since has none. Files that cannot be read
+    are left out.
     """
     where = nearest_folder()
     if where is None:
         return []
     newest = {p.stem.rpartition("__")[0]: p for p in sorted(where.glob("*__*__*.json"))}
     definitions = _definitions(source_of(experiment.function))
+    wanted = {knob: as_recorded(value) for knob, value in fixed.items()}
     found: dict[tuple[str, str], Trial] = {}
     for path in newest.values():
         with contextlib.suppress(RecordingError):
             for trial in load(path):
-                same = trial.experiment == experiment.name
+                same = trial.experiment == experiment.name and all(
+                    trial.knobs.get(knob) == value for knob, value in wanted.items()
+                )
                 if same and definitions and is_current(trial.source, definitions):
                     found[trial.machine.name, repr(trial.knobs)] = trial
     return list(found.values())

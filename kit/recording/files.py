@@ -135,6 +135,15 @@ def compute_checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
+def as_recorded(value: object) -> Any:
+    """Return a knob's value as a recording would give it back.
+
+    >>> as_recorded([1, 2]), as_recorded(len)
+    ((1, 2), 'len')
+    """
+    return _value(_plain(value))
+
+
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it.
 
