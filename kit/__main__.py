@@ -61,11 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--dry-run", action="store_true", help="run and judge, but write nothing"
     )
     record.add_argument(
-        "--plain",
-        action="store_true",
-        help="without Jupyter: write recordings, leave the notebooks as they are",
-    )
-    record.add_argument(
         "--into",
         type=Path,
         metavar="FOLDER",

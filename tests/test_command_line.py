@@ -755,7 +755,6 @@ def test_into_a_folder_of_its_own_both_go_at_full_length(chapter, capsys, tmp_pa
     [
         ["--smoke"],
         ["--seconds", "60"],
-        ["--seconds", "60", "--into", "there", "--plain"],
         ["--into", "tutorials"],
         ["--smoke", "--into", "tutorials/recordings"],
     ],

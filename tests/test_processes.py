@@ -17,7 +17,7 @@ from helpers import children, forked, wait_until
 
 import kit
 from kit.clock import ExperimentError, life
-from kit.machine import processes
+from kit.machine import memory, processes, system
 from kit.progress import Progress
 
 ROOT = str(Path(kit.__file__).parents[1])
@@ -448,3 +448,70 @@ def test_signal_handlers_are_the_readers_own():
 def iter_forever():
     while True:
         yield 1
+
+
+# The same from every system
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture(params=["as it is", "no lists", "psutil"])
+def told(request, monkeypatch):
+    """Each way in which the kit learns of processes."""
+    if request.param == "no lists":
+        monkeypatch.setattr(system, "LISTS_CHILDREN", False)
+    if request.param == "psutil":
+        monkeypatch.setattr(system, "is_linux", lambda: False)
+
+
+@linux_only
+def test_every_way_tells_the_same_of_processes(told):
+    own = psutil.Process()
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        found = psutil.Process(child.pid)
+        assert child.pid in processes.descendants()
+        assert set(system.list_children(own.pid)) == {c.pid for c in own.children()}
+        wait_until(lambda: system.read_command(child.pid).startswith(b"sleep"))
+        wait_until(lambda: system.name_state(child.pid) == "sleeping")
+        assert system.read_resident_bytes(child.pid) == found.memory_info().rss > 0
+        assert processes.suspend([child.pid])
+        wait_until(lambda: system.read_state(child.pid) == "T")
+        assert found.status() == "stopped" and processes.alive([child.pid])
+        processes.end([child.pid])
+        wait_until(lambda: system.read_state(child.pid) == "Z")
+        assert not processes.alive([child.pid])
+    finally:
+        child.kill()
+        child.wait()
+    assert system.read_state(child.pid) == system.name_state(child.pid) == ""
+    assert system.read_command(child.pid) == b""
+    assert system.list_children(child.pid) == []
+    assert system.read_resident_bytes(child.pid) == 0
+
+
+@linux_only
+def test_memory_is_told_as_psutil_tells_it(told):
+    total, available = system.read_memory()
+    expected = psutil.virtual_memory()
+    assert total == expected.total
+    assert available == pytest.approx(expected.available, rel=0.2)
+    own = psutil.Process().memory_full_info().uss
+    assert memory.private_bytes() == pytest.approx(own, rel=0.05)
+
+
+@linux_only
+def test_a_fork_shares_its_memory_until_it_writes():
+    filled = bytearray(os.urandom(32_000_000))
+    reader, writer = os.pipe()
+
+    def tell():
+        before = memory.private_bytes()
+        filled[::4096] = bytes(len(filled[::4096]))
+        os.write(writer, str(memory.private_bytes() - before).encode())
+
+    forked(tell).join()
+    grown = int(os.read(reader, 100))
+    os.close(reader)
+    os.close(writer)
+    assert grown == pytest.approx(len(filled), rel=0.1)

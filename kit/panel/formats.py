@@ -169,7 +169,7 @@ class Formats:
     def _ipython_display_(self) -> None:
         # A stored widget would be an error message.
         if is_static():
-            show_static(repr(self), self.results.static, self.results.text)
+            show_static(repr(self), self.results.static())
             return
         from kit.panel.formats_view import FormatsView
 
@@ -190,10 +190,6 @@ class Told:
     def summary(self) -> str:
         """Return what the chosen format makes of the number, in a sentence or two."""
         return describe(self.apart.formats[self.chosen], self.apart.value)
-
-    def text(self) -> str:
-        """Return words and table as plain text."""
-        return f"{self.summary()}\n{self.apart}"
 
     def picture(self) -> str:
         """Return the picture as an HTML image with alt text."""

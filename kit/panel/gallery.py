@@ -128,8 +128,7 @@ class Gallery:
         # A stored widget would be an error message. Nothing is diagnosed either: that
         # would give the answers away.
         if is_static():
-            left_out = "Its button, which diagnoses a loop, needs a notebook."
-            show_static(repr(self), self._findings.invitation, lambda: left_out)
+            show_static(repr(self), self._findings.invitation())
             return
         from kit.panel.gallery_view import GalleryView
 

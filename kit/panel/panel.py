@@ -217,7 +217,7 @@ class Panel:
         # the notebook keeps is a picture and a table.
         if is_static():
             self._measure_without_buttons()
-            show_static(repr(self), self._results.static, self._results.text)
+            show_static(repr(self), self._results.static())
             return
         from kit.panel.view import View
 

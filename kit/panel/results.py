@@ -119,11 +119,5 @@ class Results:
         words = html.escape(self._words())
         return f"{self.picture()}{error}<p>{words}</p>{self.history()}"
 
-    def text(self) -> str:
-        """Return words and table as plain text, in the order of measuring."""
-        headers, rows = self._drawing.list_rows(list(enumerate(self._entries, 1)))
-        table = figures.text_table(headers, rows) if rows else ""
-        return "\n".join(filter(None, (self.error, self._words(), table)))
-
     def _words(self) -> str:
         return ". ".join(filter(None, (self.summary(), self.remark())))

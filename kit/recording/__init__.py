@@ -2,8 +2,7 @@
 
 `files` reads and writes one recording, which `checks` looks through; `chapters` finds
 those of a chapter, whose code is in `cells`. To make one, the `recorder` sees that the
-machine is `quiet`, and runs a chapter in Jupyter (`notebooks`), or where there is none
-in a `plain` process.
+machine is `quiet`, and runs a chapter in Jupyter (`notebooks`).
 """
 
 from kit.recording.cells import cell_source

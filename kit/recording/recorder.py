@@ -24,14 +24,13 @@ class Manner:
     """How chapters are recorded, and where to.
 
     `into` is a folder for recordings and notebooks, instead of the chapter's own.
-    `smoke` is as short as can be, `dry_run` writes nothing, `plain` does without
-    Jupyter and its notebooks. After `seconds` for all, the running chapter is cut.
+    `smoke` is as short as can be, `dry_run` writes nothing. After `seconds` for all,
+    the running chapter is cut.
     """
 
     into: Path | None = None
     smoke: bool = False
     dry_run: bool = False
-    plain: bool = False
     seconds: float | None = None
 
     def check(self, notebooks: Iterable[Path]) -> None:
@@ -41,10 +40,10 @@ class Manner:
                 "record: --smoke is a short run, which says nothing about speed.\n"
                 "Name a folder of its own: --into FOLDER; or add --dry-run."
             )
-        if self.seconds and (self.plain or not self.into):
+        if self.seconds and not self.into:
             raise RecordingError(
                 "record: --seconds may cut a chapter, whose notebook replaces none.\n"
-                "Name a folder for it, --into FOLDER, and leave --plain out."
+                "Name a folder for it: --into FOLDER."
             )
         for path in notebooks if self.into else ():
             chapters = path.parent.resolve()
@@ -124,17 +123,9 @@ class Recorder:
         return self.deadline - to_end - ticks.CLOCK.wall()
 
     def _run(self, path: Path, seconds: float) -> tuple[Recording, Any, bool]:
-        """Run a chapter; return what it made, its notebook, and whether it was cut.
-
-        The notebook has outputs; without Jupyter there is None.
-        """
+        """Run a chapter; return what it made, its notebook, and whether it was cut."""
         with tempfile.TemporaryDirectory() as folder:
             journal = Path(folder) / "journal.json"
-            if self.manner.plain:
-                from kit.recording.plain import run_plainly
-
-                run_plainly(path, journal, self.environment)
-                return read(journal), None, False
             ran = run_notebook(path, journal, self.environment, seconds)
             return read(journal), *ran
 
@@ -147,8 +138,6 @@ class Recorder:
                     trial.conditions["smoke"] = 1.0
             folder = into or path.parent / "recordings"
             self.tell(f"  {replace_recording(path, made, folder)}")
-        if notebook is None:
-            return
         name = f"{path.stem}_cut.ipynb" if is_cut else path.name
         target = into / name if into else path
         if into:

@@ -45,8 +45,6 @@ def prepare_tensorboard(folder: str | Path = "runs") -> Path:
             "restart the kernel."
         )
     logs = _make_folder(Path(folder))
-    if os.environ.get("KIT_STATIC") == "text":
-        return logs  # there is no notebook, so `%tensorboard` is left out, too
     beside = shutil.which(_SERVER, path=sysconfig.get_path("scripts"))
     server = beside or shutil.which(_SERVER)
     if server is None:
