@@ -141,37 +141,3 @@ def has_rare_slow_steps(items: Sequence[float], seconds: Sequence[float]) -> boo
         return False
     typical = float(np.median(np.asarray(seconds) / np.asarray(items, dtype=float)))
     return math.fsum(seconds) / math.fsum(items) > SAME * typical
-
-
-def quantile_interval(
-    values: Sequence[float], q: float, confidence: float = 0.95
-) -> Estimate:
-    """Estimate a quantile of independent values by two of the values themselves.
-
-    The value is the smallest that a share `q` of the sample does not exceed. How many
-    values lie below the true quantile is binomial, whatever their distribution, so
-    its bounds are order statistics; one is nan where the sample is too small for it
-    (Conover, "Practical Nonparametric Statistics", section 3.2; David & Nagaraja,
-    "Order Statistics", chapter 7). Raises ValueError unless 0 < q < 1.
-
-    >>> quantile_interval(range(1, 101), 0.5)
-    Estimate(value=50.0, low=40.0, high=61.0)
-    """
-    import numpy as np
-    from scipy.special import bdtr
-
-    if not 0 < q < 1:
-        raise ValueError(f"q={q!r} is no quantile: it lies between 0 and 1")
-    count, tail = len(values), (1 - confidence) / 2
-    if not count:
-        return Estimate(math.nan, math.nan, math.nan)
-    ordered = np.sort(np.asarray(values, dtype=float))
-    # The chance that at most 0, 1, 2 … of the values lie below the true quantile.
-    at_most = bdtr(np.arange(count), count, q)
-    below = int(np.count_nonzero(at_most <= tail))
-    above = int(np.count_nonzero(at_most < 1 - tail))
-    return Estimate(
-        float(np.quantile(ordered, q, method="inverted_cdf")),
-        float(ordered[below - 1]) if below else math.nan,
-        float(ordered[above]) if above < count else math.nan,
-    )

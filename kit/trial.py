@@ -6,13 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from kit import figures, stats
 from kit.machine import Machine
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Everything that was measured in this process, in order: trials, comparisons and
 #: claims. `python -m kit record` writes it down.
@@ -119,20 +115,18 @@ class Trial:
         return math.fsum(s for s, _ in known) / sum(steps for _, steps in known)
 
     @property
-    def step_quantiles(self) -> dict[int, stats.Estimate] | None:
+    def step_quantiles(self) -> dict[int, float] | None:
         """Seconds that 50, 95 and 99 % of the steps do not exceed, by percent.
 
-        None where blocks hold several steps, are whole runs, or are fewer than 20. The
-        95 % intervals are those of independent steps; a bound is nan where there are
-        too few steps to tell it.
+        None where blocks hold several steps, are whole runs, or are fewer than 20.
         """
+        import numpy as np
+
         single = not self.whole_runs and all(steps == 1 for steps in self.block_steps)
         if not single or len(self.block_seconds) < _LEAST_STEPS:
             return None
-        return {
-            percent: stats.quantile_interval(self.block_seconds, percent / 100)
-            for percent in _QUANTILES
-        }
+        values = np.percentile(self.block_seconds, _QUANTILES, method="inverted_cdf")
+        return dict(zip(_QUANTILES, values.tolist(), strict=True))
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -187,8 +181,8 @@ class Trial:
                 (
                     " · ".join(f"p{percent}" for percent in quantiles),
                     " · ".join(
-                        figures.format_seconds(estimate.value)
-                        for estimate in quantiles.values()
+                        figures.format_seconds(seconds)
+                        for seconds in quantiles.values()
                     ),
                     "so many % of the steps take no longer",
                 )
@@ -257,62 +251,6 @@ class Trial:
                 f"{smallest:.1%} and more there."
             )
         return told + list(self.notes)
-
-    def plot(self) -> Axes:
-        """Draw how long steps take; return the Axes.
-
-        The distribution of single steps with its quantiles, or else the mean step time
-        of each block.
-        """
-        quantiles = self.step_quantiles
-        if quantiles is not None:
-            figure = figures.draw_distribution(
-                self.block_seconds,
-                [(f"p{percent}", *quantiles[percent]) for percent in quantiles],
-                title=self._finding(quantiles),
-            )
-            return figure.axes[0]
-        figure = figures.draw_steps(
-            [
-                seconds / steps
-                for seconds, steps in zip(
-                    self.block_seconds, self.block_steps, strict=True
-                )
-            ],
-            title=self._finding_of_blocks(),
-            ylabel="milliseconds per step",
-            xlabel="run" if self.whole_runs else "block",
-        )
-        return figure.axes[0]
-
-    def _finding(self, quantiles: dict[int, stats.Estimate]) -> str:
-        """Say what the distribution of single steps shows."""
-        typical = quantiles[50].value
-        # With fewer steps p99 is the slowest one, whatever it is.
-        many = len(self.block_seconds) >= 100
-        rare, share = (99, "one in a hundred") if many else (95, "one in twenty")
-        slow = quantiles[rare].value
-        if slow <= stats.SAME * typical:
-            return f"Nearly all steps take {figures.format_seconds(typical)}"
-        return (
-            f"Half of the steps take under {figures.format_seconds(typical)}; "
-            f"{share} over {figures.format_seconds(slow)}"
-        )
-
-    def _finding_of_blocks(self) -> str:
-        """Say what the mean step times of blocks show, and why no more is known."""
-        count, steps = len(self.block_seconds), sum(self.block_steps)
-        if not count:
-            return "No block was measured"
-        mean = figures.format_seconds(self.step_seconds)
-        if self.whole_runs:
-            return f"A step takes {mean} on average, over whole runs"
-        if steps == count:
-            return f"A step takes {mean} on average: {count} are too few for quantiles"
-        return (
-            f"A step takes {mean} on average: blocks hold about {steps / count:.0f} "
-            "steps, single ones are not timed"
-        )
 
     def heading(self) -> str:
         """Return experiment and knobs on one line."""

@@ -24,7 +24,7 @@ from helpers import (
 )
 
 import kit
-from kit import figures, progress
+from kit import progress
 from kit.clock import ExperimentError
 from kit.clock.experiment import resolve
 from kit.clock.log import Log
@@ -896,10 +896,7 @@ def test_quantiles_are_those_of_single_steps(clock):
     trial = kit.measure(cycle(clock, durations), seconds=20.0)
     found = trial.step_quantiles
     assert list(found) == [50, 95, 99]
-    assert [found[p].value for p in found] == exactly([0.03, 0.04, 0.09])
-    for estimate in found.values():
-        assert estimate.low <= estimate.value <= estimate.high
-    assert found[99].low == exactly(0.09)
+    assert list(found.values()) == exactly([0.03, 0.04, 0.09])
     (row,) = [row for row in trial.rows() if row[0] == "p50 · p95 · p99"]
     assert row[1] == "30.0 ms · 40.0 ms · 90.0 ms"
     assert row[1] in repr(trial) and row[1] in trial._repr_html_()
@@ -912,7 +909,7 @@ def test_quantiles_are_run_time(clock):
             yield 1
 
     found = kit.measure(train, seconds=2.0).step_quantiles
-    assert {p: e.value for p, e in found.items()} == exactly(dict.fromkeys(found, 0.04))
+    assert found == exactly(dict.fromkeys(found, 0.04))
 
 
 @pytest.mark.parametrize(
@@ -932,87 +929,16 @@ def test_quantiles_need_twenty_blocks_of_one_step(clock, step, seconds, known):
         trial = kit.measure(once(clock, train), seconds=seconds)
     assert (trial.step_quantiles is not None) == known
     assert ("p99" in repr(trial)) == known
-    axes = trial.plot()
-    assert any("p99" in text.get_text() for text in axes.texts) == known
 
 
-def picture(axes):
-    """Return a chart's title, on one line, and its alt text; it must be drawable."""
-    assert figures.to_png(axes.figure)
-    return axes.get_title(loc="left").replace("\n", " "), axes.figure.alt
-
-
-def test_the_plot_of_single_steps_says_what_it_finds(clock):
-    durations = [0.03] * 48 + [0.04, 0.04, 0.09]
-    trial = kit.measure(once(clock, cycle(clock, durations)), seconds=20.0)
-    axes = trial.plot()
-    title, alt = picture(axes)
-    assert (
-        title == "Half of the steps take under 30.0 ms; one in a hundred over 90.0 ms"
-    )
-    assert title in alt
-    assert "p95: 40.0 ms (95 % interval" in alt
-    assert [text.get_text() for text in axes.texts] == [
-        "p50  30.0 ms",
-        "p95  40.0 ms",
-        "p99  90.0 ms",
-    ]
-    assert sum(bar.get_height() for bar in axes.patches) == sum(trial.block_steps)
-
-
-def test_with_fewer_than_a_hundred_steps_the_plot_says_one_in_twenty(clock):
-    durations = [0.03] * 8 + [0.09] * 2
-    trial = kit.measure(cycle(clock, durations), seconds=2.0)
-    assert 20 <= len(trial.block_seconds) < 100
-    title, _ = picture(trial.plot())
-    assert title == "Half of the steps take under 30.0 ms; one in twenty over 90.0 ms"
-
-
-def test_the_plot_of_steps_that_are_alike_says_so(clock):
-    trial = kit.measure(steps(clock, of=0.03), seconds=1.0)
-    title, _ = picture(trial.plot())
-    assert title == "Nearly all steps take 30.0 ms"
-
-
-@pytest.mark.parametrize(
-    ("step", "seconds", "title", "label"),
-    [
-        (0.005, 1.0, "5.00 ms on average: blocks hold about 5 steps", "block"),
-        (0.03, 0.2, "30.0 ms on average: 7 are too few for quantiles", "block"),
-        (0.03, None, "37.5 ms on average, over whole runs", "run"),
-    ],
-)
-def test_without_quantiles_the_plot_shows_blocks_and_says_so(
-    clock, step, seconds, title, label
-):
-    def train():
-        for _ in range(5 if seconds is None else 10**9):
-            yield 1
-            clock.work(step)
-
-    if seconds is None:
-        trial = kit.measure(train, seconds=None, repeats=3)
-    else:
-        trial = kit.measure(once(clock, train), seconds=seconds)
-    axes = trial.plot()
-    shown, alt = picture(axes)
-    assert title in shown and shown in alt
-    assert axes.get_xlabel() == label
-    means = [
-        1000 * s / n
-        for s, n in zip(trial.block_seconds, trial.block_steps, strict=True)
-    ]
-    assert axes.lines[0].get_ydata().tolist() == pytest.approx(means)
-
-
-def test_a_trial_without_blocks_has_a_plot_too(clock, progresses):
+def test_a_trial_without_blocks_has_no_quantiles(clock, progresses):
     def train():
         progresses[-1].stop()
         yield 1
 
     trial = kit.measure(train, seconds=1.0)
     assert trial.step_quantiles is None
-    assert picture(trial.plot())[0] == "No block was measured"
+    assert math.isnan(trial.items_per_second)
 
 
 # Smoke

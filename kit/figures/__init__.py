@@ -8,7 +8,6 @@ from kit.figures.bits import draw_bits
 from kit.figures.charts import (
     Series,
     draw_bars,
-    draw_distribution,
     draw_lines,
     draw_steps,
     is_wide,
@@ -49,7 +48,6 @@ __all__ = [
     "Span",
     "draw_bars",
     "draw_bits",
-    "draw_distribution",
     "draw_lines",
     "draw_messages",
     "draw_stack",

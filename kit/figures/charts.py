@@ -226,61 +226,6 @@ def draw_steps(
     return describe(figure, f"Times of {many}", title, "; ".join(said))
 
 
-@alone()
-def draw_distribution(
-    times_seconds: Sequence[float], marks: Sequence[cards.Row], *, title: str
-) -> Figure:
-    """Draw how many steps take how long, in milliseconds, with some times marked.
-
-    `marks` are (name, value, low, high), a quantile with its 95 % interval in seconds,
-    say; an end that is None or nan is not drawn. Steps over twice the median have a
-    mark each, because a bar of one is hard to see; if one is over five medians the axis
-    is logarithmic. Raises ValueError where there are no times.
-
-    >>> times = [0.02] * 9 + [0.05]
-    >>> figure = draw_distribution(times, [("p50", 0.02, None, None)], title="Even")
-    >>> int(sum(bar.get_height() for bar in figure.axes[0].patches))
-    10
-    """
-    ms = sorted(1000 * seconds for seconds in times_seconds)
-    if not ms:
-        raise ValueError("there are no times to draw")
-    median = ms[len(ms) // 2]
-    names = [f"{name}  {format_seconds(value)}" for name, value, *_ in marks]
-    right = EDGE + cards.measure_widest(names) + 0.2
-    figure, axes = cards.make_card(title, 2.9, 1.05, right)
-    is_log = ms[-1] > 5 * median > 0
-    edges, counts = _count(ms, is_log)
-    widths = [b - a for a, b in itertools.pairwise(edges)]
-    look = {"facecolor": COLOURS["measured"], "edgecolor": COLOURS["card"], "lw": 0.6}
-    axes.bar(edges[:-1], counts, widths, align="edge", zorder=2, **look)
-    slow = [t for t in ms if t > 2 * median]
-    look = {"color": COLOURS["slow"], "marker": "D", "ls": "", "ms": 5, "zorder": 4}
-    axes.plot(slow, [0] * len(slow), clip_on=False, **look)
-    most, ends = max(counts), []
-    axes.set_ylim(0, most * (1.1 + 0.18 * len(marks)))
-    for place, (_, value, low, high) in enumerate(reversed(marks)):
-        height, x = most * (1.1 + 0.18 * place), 1000 * value
-        axes.plot([x, x], [0, height], **_DOTTED | {"zorder": 3})
-        low, high = (1000 * end if is_known(end) else None for end in (low, high))
-        cards.draw_interval(axes, "x", height, low, high, COLOURS["ink"])
-        ends.append((x if None in (low, high) else high, height, COLOURS["ink"]))
-    xlabel = "milliseconds per step"
-    if is_log:
-        axes.set(xscale="log", xlim=(edges[0] / 1.15, edges[-1] * 1.15))
-        powers = range(-6, 9)
-        cards.set_ticks(axes, [m * 10.0**power for m in (1, 2, 5) for power in powers])
-        xlabel += " (logarithmic)"
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= most])
-    cards.label_ends(axes, names, ends[::-1])
-    cards.label_axes(axes, xlabel, "steps", grid="y")
-    said = f"{len(ms)} steps, {format_seconds(ms[0] / 1000)} to "
-    said += format_seconds(ms[-1] / 1000)
-    words = [said, cards.write_rows(marks, format_seconds)]
-    return describe(figure, "Distribution of step times", title, "; ".join(words))
-
-
 def _count(ms: Sequence[float], is_log: bool) -> tuple[list[float], list[int]]:
     """Count sorted times in equal bins, of their logarithms if `is_log`.
 
