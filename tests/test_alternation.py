@@ -1,5 +1,6 @@
 """`compare`: by turns, in both orders, at most two alive, and nothing for free."""
 
+import gc
 import itertools
 import math
 import os
@@ -889,19 +890,31 @@ def test_an_interrupt_does_not_wait_for_workers_that_are_suspended():
     assert time.monotonic() - begun < 4.5
 
 
-def test_lives_of_one_process_find_other_addresses(smoke):
+def count_bytes():
+    """The sizes of all tensors of single bytes but states of random numbers."""
+    tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor]
+    sizes = [t.numel() for t in tensors if t.dtype == torch.uint8]
+    return sorted(size for size in sizes if size != torch.get_rng_state().numel())
+
+
+def test_each_life_holds_memory_of_random_size_so_that_it_finds_other_addresses(smoke):
     """Else the luck of one place in memory would be in every life, and the verdict."""
-    places = []
+    seen = []
 
     def train(*, which="a"):
-        numbers = torch.zeros(1 << 20)
-        places.append(numbers.data_ptr())
+        seen.append((which, count_bytes()))
         while True:
             yield 1
 
-    for _ in range(3):
-        kit.compare(train, which=["a", "b"])
-    assert len(set(places)) > len(places) / 2
+    before = count_bytes()
+    made = kit.compare(train, which=["a", "b"])
+    first = [sizes for _, sizes in seen[:2]]
+    assert all(len(sizes) == len(before) + 4 for sizes in first)
+    assert all(max(sizes) <= 12_000_000 for sizes in first)
+    assert len({tuple(sizes) for _, sizes in seen}) == len(seen) > 4
+    assert count_bytes() == before, "given back in the end"
+    for trial, sizes in zip(made.trials, first, strict=True):
+        assert trial.peak_memory_bytes < sum(sizes) / 2, "not counted as its memory"
 
 
 # What the loop that alternates does not do yet

@@ -1,5 +1,6 @@
 """What a set-up prints is read once; nobody else is silenced for it."""
 
+import itertools
 import os
 import sys
 import threading
@@ -26,14 +27,19 @@ def train(*, size=1):
         yield 1
 
 
+def epoch(*, size=1):
+    """The same with an end."""
+    yield from itertools.islice(train(size=size), 5)
+
+
 def lines(capsys):
     return capsys.readouterr().out.splitlines()
 
 
 def test_a_set_up_prints_at_the_first_start_alone(capsys):
-    found = kit.measure(train, repeats=3)
+    found = kit.measure(epoch, seconds=None, repeats=3)
     said = lines(capsys)
-    assert len(found.setup_seconds) > 1
+    assert len(found.setup_seconds) == 3
     assert said.count("set-up of 1") == said.count("more of 1") == 1
     assert said.count("a step") > 1, "steps print as they like"
     kit.measure(train)
@@ -74,11 +80,10 @@ def test_other_threads_go_on_to_print(capsys):
             inside.set()
             assert go_on.wait(20)
             print("set-up")
-        while True:
-            yield 1
+        yield from [1, 1, 1]
 
     with ThreadPoolExecutor(1) as pool:
-        measured = pool.submit(kit.measure, waits, repeats=2)
+        measured = pool.submit(kit.measure, waits, seconds=None, repeats=2)
         assert inside.wait(20) or measured.result()
         print("the reader's own")
         go_on.set()
@@ -95,11 +100,10 @@ def test_after_an_error_everything_is_heard(capsys, error):
         print("set-up")
         if len(starts) == 2:
             raise error
-        while True:
-            yield 1
+        yield from [1, 1, 1]
 
     with pytest.raises((ExperimentError, KeyboardInterrupt)):
-        kit.measure(fails, repeats=3)
+        kit.measure(fails, seconds=None, repeats=3)
     print("the reader's own")
     assert lines(capsys) == ["set-up", "the reader's own"]
     assert vars(sys.stdout) == before

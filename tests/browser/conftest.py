@@ -5,14 +5,14 @@ import pytest
 from browser.lab import AFTER, BESIDE, Lab, launch_chromium
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium():
     with launch_chromium() as browser:
         yield browser
 
 
 @pytest.fixture(
-    scope="session",
+    scope="package",  # its processes are gone before other tests look for theirs
     params=[BESIDE, pytest.param(AFTER, marks=pytest.mark.nightly)],
 )
 def lab(request, chromium, tmp_path_factory):

@@ -32,7 +32,7 @@ SCRATCH, SHORT, LONG = 1, 2, 3
 CELLS = [SETUP, "0", GALLERY.format(seconds=0.5), GALLERY.format(seconds=60)]
 HARMLESS = ("favicon", "ResizeObserver")
 #: How messages travel makes no difference here: `explore` is tried both ways.
-pytestmark = pytest.mark.parametrize("lab", [BESIDE], indirect=True, scope="session")
+pytestmark = pytest.mark.parametrize("lab", [BESIDE], indirect=True, scope="package")
 
 
 @pytest.fixture(scope="module")

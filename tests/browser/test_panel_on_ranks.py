@@ -23,7 +23,7 @@ WHO = "print(ranks.run(os.getpid), ranks.run(dist.get_rank))"
 SCRATCH, SHORT, LONG = 1, 2, 3
 CELLS = [SETUP, "0", EXPLORE.format(seconds=0.4), EXPLORE.format(seconds=600)]
 #: How messages travel makes no difference here: other panels are tried both ways.
-pytestmark = pytest.mark.parametrize("lab", [BESIDE], indirect=True, scope="session")
+pytestmark = pytest.mark.parametrize("lab", [BESIDE], indirect=True, scope="package")
 
 
 @pytest.fixture(scope="module")

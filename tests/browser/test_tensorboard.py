@@ -26,7 +26,7 @@ TAGS = """async () => {
 
 
 #: How messages travel makes no difference here.
-pytestmark = pytest.mark.parametrize("lab", [BESIDE], indirect=True, scope="session")
+pytestmark = pytest.mark.parametrize("lab", [BESIDE], indirect=True, scope="package")
 
 
 @pytest.fixture(scope="module")
