@@ -1,12 +1,12 @@
 """Recordings: whole, equal, atomic, and refused where they were tampered with."""
 
 import copy
-import dataclasses
-import hashlib
+import functools
 import json
 import math
 import os
 import pickle
+import random
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -18,15 +18,12 @@ from test_ratio import make_machine, make_trial, rate_trial, run_trial
 import kit
 from kit import recording
 from kit.comparison import Comparison
-from kit.recording import Recording, RecordingError
+from kit.recording import RecordingError
 from kit.teaching import claim
-from kit.trial import JOURNAL, Trial
+from kit.trial import JOURNAL
 
 FOLDER = Path(__file__).parent / "recordings"
-OLD, OLDER, GOLDEN = (FOLDER / f"format_{number}.json" for number in (1, 2, 3))
-ALL = pytest.mark.parametrize(
-    "golden", [OLD, OLDER, GOLDEN], ids=["format 1", "format 2", "format 3"]
-)
+GOLDEN = FOLDER / "format_3.json"
 NAN = math.nan
 
 
@@ -201,19 +198,7 @@ def test_journal_keeps_of_and_within(tmp_path, journal):
     assert comparison.ratio.verdict == "more"
 
 
-# The golden recordings: what each format was when it was first written
-
-
-@pytest.mark.parametrize(
-    ("golden", "known"),
-    [
-        (OLD, "eaa39f0493f14e634f3a01f7cde2eb00d9a503cafa0e0be8a4c6eeaedbbb795e"),
-        (OLDER, "3e535de554b31cda5a92cdf379bcf6ba403e7a8c06af9c407ebfbbabcfbdaaaa"),
-    ],
-    ids=["format 1", "format 2"],
-)
-def test_golden_recordings_of_older_formats_are_what_was_written_then(golden, known):
-    assert hashlib.sha256(golden.read_bytes()).hexdigest() == known
+# The golden recording: what the format was when it was first written
 
 
 def mean_rate(row):
@@ -227,11 +212,10 @@ def mean_rate(row):
     return math.exp(sum(logs) / len(logs))
 
 
-@ALL
-def test_golden_recording_loads_to_the_same_numbers(golden):
-    made = recording.read(golden)
-    raw = json.loads(golden.read_text("utf-8"))
-    assert raw["format"] == {OLD: 1, OLDER: 2, GOLDEN: 3}[golden]
+def test_golden_recording_loads_to_the_same_numbers():
+    made = recording.read(GOLDEN)
+    raw = json.loads(GOLDEN.read_text("utf-8"))
+    assert raw["format"] == 3
     slow, fast, runs = made.trials[:3]
     for trial, row in zip(made.trials, raw["trials"], strict=True):
         assert trial.block_seconds == row["block_seconds"]
@@ -256,17 +240,6 @@ def test_golden_recording_loads_to_the_same_numbers(golden):
     assert math.isnan(loss[1])
 
 
-def test_format_1_knew_no_device_time():
-    for trial in kit.load(OLD):
-        assert trial.block_device_seconds == [None] * len(trial.block_seconds)
-        assert math.isnan(trial.device_step_seconds)
-        assert "device" not in repr(trial)
-
-
-def test_format_2_knew_no_ranks():
-    assert all(trial.block_rank_seconds == [] for trial in kit.load(OLDER))
-
-
 def test_format_3_keeps_the_times_of_every_rank():
     *others, on_ranks = kit.load(GOLDEN)
     assert all(trial.block_rank_seconds == [] for trial in others)
@@ -276,9 +249,8 @@ def test_format_3_keeps_the_times_of_every_rank():
     ]
 
 
-@pytest.mark.parametrize("golden", [OLDER, GOLDEN], ids=["format 2", "format 3"])
-def test_device_time_and_single_steps_are_kept_since_format_2(golden):
-    slow, _, runs, single = kit.load(golden)[:4]
+def test_device_time_and_single_steps_are_kept():
+    slow, _, runs, single = kit.load(GOLDEN)[:4]
     assert slow.block_device_seconds == [None] * 20
     assert runs.block_device_seconds == [1.4375, None]
     assert runs.device_step_seconds == pytest.approx(1.4375 / 2)
@@ -287,10 +259,9 @@ def test_device_time_and_single_steps_are_kept_since_format_2(golden):
     assert single.step_quantiles[95] == 0.08775
 
 
-@ALL
-def test_golden_recording_keeps_its_verdict(golden):
+def test_golden_recording_keeps_its_verdict():
     """Statistics may be refined; this recording will not say something else."""
-    made = recording.read(golden)
+    made = recording.read(GOLDEN)
     (comparison,) = made.comparisons
     ratio = comparison.ratios["size=64"]
     assert ratio.value == pytest.approx(1.996, rel=2e-3)
@@ -307,21 +278,6 @@ def test_golden_recording_is_what_would_be_written_today(tmp_path):
     assert again == json.loads(GOLDEN.read_text("utf-8"))
 
 
-@pytest.mark.parametrize("path", [OLD, OLDER], ids=["format 1", "format 2"])
-def test_older_formats_are_written_again_and_nothing_else_changes(tmp_path, path):
-    recording.write(recording.read(path), tmp_path / "again.json")
-    again = json.loads((tmp_path / "again.json").read_text("utf-8"))
-    for row in again["trials"]:
-        assert row.pop("block_rank_seconds") == []
-        if path is OLD:
-            assert row.pop("block_device_seconds") == [None] * len(row["block_seconds"])
-    assert again.pop("format") == 3
-    old = json.loads(path.read_text("utf-8"))
-    rest = {key: old[key] for key in again if key != "checksum"}
-    assert {key: again[key] for key in rest} == rest
-    assert kit.load(tmp_path / "again.json")[0] == kit.load(path)[0]
-
-
 # Broken files
 
 
@@ -334,15 +290,6 @@ def refused(path, *words):
     assert not missing, f"{missing} not in {text!r}"
     assert len(text.splitlines()) <= 6
     return text
-
-
-@ALL
-@pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.5, 0.7, 0.9, 0.97, 0.999])
-def test_truncated_is_refused(tmp_path, share, golden):
-    path = tmp_path / "cut.json"
-    content = golden.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    refused(path)
 
 
 def test_truncated_at_any_byte_is_refused(tmp_path):
@@ -385,318 +332,55 @@ def test_no_file_and_a_folder_are_refused(tmp_path):
     refused(tmp_path / "folder.json")
 
 
-def seal(content):
-    """Make the checksum right, as only a careful forger would."""
-    content["checksum"] = recording.compute_checksum(content)
-
-
-def edited(tmp_path, edit, *, sealed=False, of=None):
+def edited(tmp_path, edit):
     """A recording on disk, with its content changed by hand."""
     path = tmp_path / "edited.json"
-    content = json.loads((of or saved(tmp_path)).read_text("utf-8"))
+    content = json.loads(saved(tmp_path).read_text("utf-8"))
     edit(content)
-    if sealed:
-        seal(content)
     path.write_text(json.dumps(content), encoding="utf-8")
     return path
 
 
-def put(field, value, position=None):
-    """Return an edit of one field of the first trial, or of one of its values."""
-
-    def edit(content):
-        row = content["trials"][0]
-        if position is None:
-            row[field] = value
-        else:
-            row[field][position] = value
-
-    return edit
+def find_places(value, place=()):
+    """Return the way to each value inside, the containers too."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in inside:
+        yield (*place, key)
+        if isinstance(inner, (dict, list)):
+            yield from find_places(inner, (*place, key))
 
 
-@pytest.mark.parametrize("format", [0, 4, 99, "1", "3", "one", None, [1]])
-def test_unknown_format_is_refused_with_advice(tmp_path, format):
-    text = refused(
-        edited(tmp_path, lambda content: content.update(format=format)), "format"
-    )
-    assert repr(format) in text
-    assert "update" in text.lower()
+def damage(content, random):
+    """Change, add or drop one value anywhere; return what was done."""
+    *way, last = random.choice(list(find_places(content)))
+    owner = functools.reduce(lambda inner, key: inner[key], way, content)
+    old = owner[last]
+    kind = random.choice(["drop", "add", "junk", "near"])
+    junk = [None, True, -7, 0, 0.5, "1", "", [], {}, [[]], {"float": "inf"}]
+    if kind == "drop":
+        del owner[last]
+    elif kind == "add" and isinstance(owner, list):
+        owner.insert(last, copy.deepcopy(old))
+    elif kind == "near" and type(old) in (int, float):
+        owner[last] = old + 1
+    else:
+        owner[last] = random.choice([x for x in junk if repr(x) != repr(old)])
+    return f"{kind} {[*way, last]}"
 
 
-@pytest.mark.parametrize(
-    "key", ["format", "machines", "trials", "comparisons", "claims", "checksum"]
-)
-def test_missing_part_is_refused(tmp_path, key):
-    refused(edited(tmp_path, lambda content: content.pop(key)), key)
+@pytest.mark.parametrize("seed", range(100))
+def test_any_single_change_is_refused_by_name_with_advice(tmp_path, seed):
+    luck, done = random.Random(seed), []
+    path = edited(tmp_path, lambda content: done.append(damage(content, luck)))
+    text = refused(path).lower()
+    assert any(word in text for word in ("again", "update", "name a file")), done
 
 
-@pytest.mark.parametrize("key", ["machines", "trials", "comparisons", "claims"])
-@pytest.mark.parametrize("value", [{}, "text", None, 3])
-@pytest.mark.parametrize("sealed", [False, True])
-def test_part_of_the_wrong_type_is_refused(tmp_path, key, value, sealed):
-    path = edited(tmp_path, lambda c: c.update({key: value}), sealed=sealed)
-    refused(path) if not sealed else refused(path, key)
-
-
-@pytest.mark.parametrize("sealed", [False, True])
-@pytest.mark.parametrize(
-    ("edit", "word"),
-    [
-        (lambda content: content["trials"][0].pop("block_seconds"), "block_seconds"),
-        (lambda content: content["trials"][0].pop("source"), "source"),
-        (lambda content: content["trials"].append(3), "trials[3]"),
-        (lambda content: content["trials"][1]["block_seconds"].pop(), "trials[1]"),
-        (lambda content: content["trials"][1].update(colour="red"), "colour"),
-        (lambda content: content.pop("claims"), "claims"),
-    ],
-)
-def test_format_1_is_looked_through_as_thoroughly(tmp_path, edit, word, sealed):
-    refused(edited(tmp_path, edit, sealed=sealed, of=OLD), word)
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        put("block_seconds", 0.5, 0),
-        lambda content: content.update(format=2),
-        put("block_device_seconds", [0.01] * 20),
-    ],
-    ids=["a value", "the format", "a field that it did not have"],
-)
-def test_a_change_of_format_1_is_noticed(tmp_path, edit):
-    text = refused(edited(tmp_path, edit, of=OLD))
-    assert "checksum" in text or "block_device_seconds" in text
-
-
-FIELDS = [field.name for field in dataclasses.fields(Trial)]
-LISTS = [
-    "block_seconds",
-    "block_wall_seconds",
-    "block_device_seconds",
-    "block_items",
-    "block_steps",
-    "block_setups",
-    "block_rounds",
-    "setup_seconds",
-    "start_setups",
-    "start_memory_bytes",
-]
-
-
-@pytest.mark.parametrize("field", FIELDS)
-def test_missing_field_is_refused(tmp_path, field):
-    refused(edited(tmp_path, lambda c: c["trials"][0].pop(field)), field)
-
-
-def test_unknown_field_is_refused(tmp_path):
-    refused(edited(tmp_path, put("colour", "red")), "colour")
-
-
-RIGHT = {
-    "knobs": dict,
-    "conditions": dict,
-    "excluded_seconds": float,
-    "notes": list,
-    **dict.fromkeys(["experiment", "title", "source", "started"], str),
-}
-WRONG = [
-    (field, value)
-    for field in FIELDS
-    for value in ({"a": 1}, "text", 1.5, [[]])
-    if not isinstance(value, RIGHT.get(field, ()))
-]
-
-
-@pytest.mark.parametrize(("field", "value"), WRONG)
-def test_field_of_the_wrong_type_is_refused(tmp_path, field, value):
-    refused(edited(tmp_path, put(field, value)), field)
-
-
-@pytest.mark.parametrize("field", LISTS)
-@pytest.mark.parametrize("value", ["1", [], {}, -7, NAN, math.inf])
-def test_value_in_a_list_is_refused(tmp_path, field, value):
-    refused(edited(tmp_path, put(field, value, 1)), field)
-
-
-MAY_BE_UNKNOWN = ["start_memory_bytes", "block_device_seconds"]
-
-
-@pytest.mark.parametrize("field", [f for f in LISTS if f not in MAY_BE_UNKNOWN])
-def test_null_in_a_list_is_refused(tmp_path, field):
-    refused(edited(tmp_path, put(field, None, 1)), field)
-
-
-@pytest.mark.parametrize("field", ["block_steps", "block_setups", "block_rounds"])
-def test_half_a_count_is_refused(tmp_path, field):
-    refused(edited(tmp_path, put(field, 1.5, 1)), field)
-
-
-@pytest.mark.parametrize("field", LISTS)
-@pytest.mark.parametrize("change", ["shorter", "longer"])
-def test_lists_of_other_lengths_are_refused(tmp_path, field, change):
-    def edit(content):
-        values = content["trials"][0][field]
-        values.pop() if change == "shorter" else values.append(values[-1])
-
-    path = edited(tmp_path, edit)
-    text = refused(path)
-    # Which of two lists is too long is a matter of taste.
-    assert field.split("_")[0] in text or "setup_seconds" in text
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("excluded_seconds", -0.5),
-        ("excluded_seconds", NAN),
-        ("excluded_seconds", math.inf),
-        ("peak_memory_bytes", -1),
-        ("outcome", "fine"),
-        ("outcome", ""),
-        ("machine", 1),
-        ("machine", -1),
-        ("metrics", {"loss": [1.0]}),
-        ("metrics", {"loss": "text"}),
-        ("metrics", {"loss": None}),
-        ("metrics", {"loss": ["text"] * 300}),
-        ("notes", "text"),
-        ("whole_runs", 1),
-    ],
-    ids=lambda value: repr(value)[:30],
-)
-def test_impossible_value_is_refused_by_name(tmp_path, field, value):
-    refused(edited(tmp_path, put(field, value)), field)
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        put("block_seconds", 0.021, 0),
-        put("block_device_seconds", 0.021, 0),
-        put("block_device_seconds", None, 0),
-        put("block_items", 11, 0),
-        put("excluded_seconds", 0.5),
-        put("source", "def other(): pass"),
-        put("title", "Another title."),
-        put("outcome", "complete"),
-        put("started", "2020-01-01T00:00:00+00:00"),
-        put("notes", []),
-        put("notes", [3]),
-        put("block_steps", True, 1),
-        put("block_seconds", 0, 1),
-        put("block_items", 0, 1),
-        put("peak_memory_bytes", True),
-        put("machine", False),
-        put("conditions", {"others_cores": "many"}),
-        put("conditions", {"others_cores": NAN}),
-        lambda content: content["trials"][0]["knobs"].update(n=3),
-        lambda content: content["trials"][0]["metrics"]["loss"].reverse(),
-        lambda content: content["machines"][0]["cores"].update(value=64),
-        lambda content: content["trials"].append(content["trials"][0]),
-        lambda content: content["claims"].append({"sentence": "All is well."}),
-        lambda content: content.update(comment="looks better"),
-        lambda content: content.update(checksum="0" * 64),
-        lambda content: content.update(checksum=None),
-    ],
-)
-def test_a_changed_value_is_noticed(tmp_path, edit):
-    text = refused(edited(tmp_path, edit))
-    assert "checksum" in text or "trials[0]." in text
-
-
-def test_layout_may_change(tmp_path):
-    """A recording is its content: a formatter of JSON does no harm."""
-    path = saved(tmp_path)
-    content = json.loads(path.read_text("utf-8"))
-    path.write_text(json.dumps(content, indent=8, sort_keys=True), encoding="utf-8")
-    assert kit.load(path) == [rich_trial()]
-
-
-def write_comparison(path, edit):
-    trials = [rate_trial(2.0), rate_trial(1.0)]
-    recording.write(Recording(trials, [Comparison(trials, ["a", "b"])], []), path)
-    content = json.loads(path.read_text("utf-8"))
-    edit(content)
-    seal(content)
-    path.write_text(json.dumps(content), encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        None,
-        "text",
-        [],
-        {"trials": [0, 7]},
-        {"trials": [0, "1"]},
-        {"trials": [0]},
-        {"trials": []},
-        {"labels": ["a"]},
-        {"labels": ["a", "b", "c"]},
-        {"labels": None},
-        {"labels": []},
-        {"of": "no such metric"},
-        {"of": None},
-    ],
-    ids=repr,
-)
-def test_comparison_that_does_not_fit_is_refused(tmp_path, row):
-    """Even with the right checksum."""
-
-    def edit(content):
-        whole = content["comparisons"][0]
-        content["comparisons"][0] = {**whole, **row} if isinstance(row, dict) else row
-
-    refused(write_comparison(tmp_path / "some.json", edit), "comparisons")
-
-
-def test_blocks_without_time_are_refused_before_they_are_divided_by(tmp_path):
-    def edit(content):
-        for row in content["trials"]:
-            row["block_seconds"] = [0.0] * len(row["block_seconds"])
-
-    refused(write_comparison(tmp_path / "some.json", edit))
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        lambda row: row.pop("cores"),
-        lambda row: row.update(colour={"value": 1, "reason": "made up"}),
-        lambda row: row["cores"].pop("reason"),
-        lambda row: row.update(cores=2),
-        lambda row: row.update(instruction_sets={"value": 3, "reason": "made up"}),
-        lambda row: row.update(accelerators={"value": ["x"], "reason": "made up"}),
-    ],
-)
-@pytest.mark.parametrize("sealed", [False, True])
-def test_machine_that_is_not_whole_is_refused(tmp_path, edit, sealed):
-    path = edited(tmp_path, lambda c: edit(c["machines"][0]), sealed=sealed)
-    text = refused(path)
-    assert "machine" in text or (not sealed and "checksum" in text)
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        put("block_seconds", -1.0, 0),
-        put("block_seconds", 0.5, 0),
-        lambda content: content["trials"][0].pop("source"),
-    ],
-    ids=["impossible", "changed", "missing"],
-)
-def test_a_refusal_says_what_to_do_next(tmp_path, edit):
-    text = refused(edited(tmp_path, edit)).lower()
-    assert any(word in text for word in ("again", "restore", "git", "take")), text
-
-
-@pytest.mark.parametrize("number", [4, 99, 0, "3", None])
-def test_another_format_says_which_are_read_and_what_to_do(tmp_path, number):
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 99, "3", "one", None, [1]])
+def test_another_format_says_which_is_read_and_what_to_do(tmp_path, number):
     text = refused(edited(tmp_path, lambda c: c.update(format=number)), "format")
-    assert f"format is {number!r}" in text and "reads 1, 2, 3" in text
+    assert f"format is {number!r}" in text and "reads 3" in text
     assert "Update the kit" in text
-    assert text.count("ecord it again") == 1
 
 
 def test_what_is_no_recording_is_told_apart(tmp_path):
@@ -706,6 +390,14 @@ def test_what_is_no_recording_is_told_apart(tmp_path):
     assert "this is not a recording" in text and "kit.save()" in text
     text = refused(tmp_path / "absent.json")
     assert "No such file" in text and "kit.save()" in text
+
+
+def test_layout_may_change(tmp_path):
+    """A recording is its content: a formatter of JSON does no harm."""
+    path = saved(tmp_path)
+    content = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps(content, indent=8, sort_keys=True), encoding="utf-8")
+    assert kit.load(path) == [rich_trial()]
 
 
 # Writing is all or nothing

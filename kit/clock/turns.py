@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import os
 import threading
 from collections.abc import Generator
-from dataclasses import dataclass
 
 from kit.progress import Progress, Stopped
 
 _SECONDS_BETWEEN_LOOKS = 0.05
 
 
-@dataclass(eq=False)
-class _Ticket:
-    thread: int
-    title: str
-
-
-class _Queue:
-    """Who measures, first, and who waits, in order; each process has its own."""
+class _Turn:
+    """Who measures; each process has its own."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.changed = threading.Condition()
-        self.tickets: collections.deque[_Ticket] = collections.deque()
+        self.pid, self.lock, self.title = os.getpid(), threading.RLock(), ""
 
 
-_queue = _Queue()
+_turn = _Turn()
 
 
 @contextlib.contextmanager
@@ -39,31 +29,20 @@ def take_turn(progress: Progress) -> Generator[None, None, None]:
     A measurement inside a measurement goes on at once. Raises Stopped where the
     progress is told to stop meanwhile.
     """
-    global _queue
-    if _queue.pid != os.getpid():  # forked while a thread of the parent measured
-        _queue = _Queue()
-    queue, me = _queue, threading.get_ident()
-    if queue.tickets and queue.tickets[0].thread == me:
-        yield
-        return
-    ticket = _Ticket(me, progress.title)
-    with queue.changed:
-        queue.tickets.append(ticket)
+    global _turn
+    if _turn.pid != os.getpid():  # forked while a thread of the parent measured
+        _turn = _Turn()
+    turn = _turn
+    while not turn.lock.acquire(timeout=_SECONDS_BETWEEN_LOOKS * progress.waiting):
+        progress.waiting = True
+        progress.doing = f"waiting for another one to end ({turn.title})"
+        if progress.stopping:
+            raise Stopped
+    outer, turn.title = turn.title, progress.title
     try:
-        _wait(queue, ticket, progress)
+        if not outer:
+            progress.take_turn()
         yield
     finally:
-        with queue.changed:
-            queue.tickets.remove(ticket)
-            queue.changed.notify_all()
-
-
-def _wait(queue: _Queue, ticket: _Ticket, progress: Progress) -> None:
-    with queue.changed:
-        while (ahead := queue.tickets[0]) is not ticket:
-            progress.waiting = True
-            progress.doing = f"waiting for another one to end ({ahead.title})"
-            if progress.stopping:
-                raise Stopped
-            queue.changed.wait(_SECONDS_BETWEEN_LOOKS)
-    progress.take_turn()
+        turn.title = outer
+        turn.lock.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -86,16 +87,24 @@ def write_bytes(value: float, _: Any = None) -> str:
 
 
 def wrap(text: str, inches: float, size: float = 10, weight: str = "normal") -> str:
-    """Break a text into lines no wider than this; cut words that are."""
+    """Break a text into lines no wider than this, wide words after hyphens; cut them.
+
+    >>> wrap("an amd-epyc-2-cores-avx512", 1.5)
+    'an amd-epyc-2-\\ncores-avx512'
+    """
     lines = [""]
     for word in text.split():
-        while len(word) > 1 and _measure(word, size, weight) > inches:
-            word = f"{word[:-2]}…"
-        longer = f"{lines[-1]} {word}".strip()
-        if lines[-1] and _measure(longer, size, weight) > inches:
-            lines.append(word)
-        else:
-            lines[-1] = longer
+        is_wide = _measure(word, size, weight) > inches
+        glue = " "
+        for part in re.findall("[^-]*-|[^-]+", word) if is_wide else [word]:
+            while len(part) > 1 and _measure(part, size, weight) > inches:
+                part = f"{part[:-2]}…"
+            longer = f"{lines[-1]}{glue}{part}".strip()
+            if lines[-1] and _measure(longer, size, weight) > inches:
+                lines.append(part)
+            else:
+                lines[-1] = longer
+            glue = ""
     return "\n".join(lines)
 
 

@@ -1,8 +1,8 @@
 """Trials on disk: JSON with a format number, never pickle, written atomically.
 
-`files` reads and writes one recording, which `checks` looks through; `chapters` finds
-those of a chapter, whose code is in `cells`. To make one, the `recorder` sees that the
-machine is `quiet`, and runs a chapter in Jupyter (`notebooks`).
+`files` reads and writes one recording; `chapters` finds those of a chapter, whose code
+is in `cells`. To make one, the `recorder` sees that the machine is `quiet`, and runs a
+chapter in Jupyter (`notebooks`).
 """
 
 from kit.recording.cells import cell_source

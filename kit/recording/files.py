@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 import math
@@ -17,17 +16,14 @@ from typing import Any, NamedTuple
 from kit.comparison import Comparison
 from kit.figures import format_value
 from kit.machine import Machine
-from kit.recording.checks import (
-    RecordingError,
-    check_parts,
-    check_trial,
-    make_error,
-)
 from kit.trial import Trial
 
-#: What is written. Formats 1, which had no `block_device_seconds`, and 2, which had no
-#: `block_rank_seconds`, are read too.
+#: What is written, and the only one that is read.
 FORMAT = 3
+
+
+class RecordingError(Exception):
+    """A recording cannot be read or written; names the file."""
 
 
 class Recording(NamedTuple):
@@ -49,7 +45,8 @@ def save(trials: Iterable[Trial], path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str]) -> list[Trial]:
     """Read the trials of a JSON file that `save` or `python -m kit record` wrote.
 
-    Raises RecordingError naming file and field where anything is not as written.
+    Raises RecordingError naming the file where its format is another, or its checksum
+    says that anything in it is not as it was written.
     """
     return read(path).trials
 
@@ -187,46 +184,31 @@ def read(path: str | os.PathLike[str]) -> Recording:
             f"{path}: is not whole JSON ({error}).\n"
             "It may have been cut off; record it again."
         ) from error
-    fail = functools.partial(make_error, path)
-    check_parts(content, range(1, FORMAT + 1), fail)
-    is_as_written = content["checksum"] == compute_checksum(content)
-    content = _upgrade(content)
-    for index, row in enumerate(content["trials"]):
-        check_trial(row, len(content["machines"]), index, fail)
-    if not is_as_written:
-        raise fail("checksum", "does not match: the file was changed after recording")
-    machines = []
-    for index, row in enumerate(content["machines"]):
-        try:
-            machines.append(Machine.from_dict(row))
-        except (TypeError, ValueError) as error:
-            raise fail(f"machines[{index}]", str(error)) from error
+    if not isinstance(content, dict) or "format" not in content:
+        raise RecordingError(
+            f"{path}: has no format, so this is not a recording.\n"
+            "Name a file that kit.save() or `python -m kit record` has written."
+        )
+    if content["format"] != FORMAT:
+        raise RecordingError(
+            f"{path}: its format is {content['format']!r}, and this version of the kit "
+            f"reads {FORMAT}.\n"
+            "Update the kit, which may be older than the file, or record it again."
+        )
+    if content.get("checksum") != compute_checksum(content):
+        raise RecordingError(
+            f"{path}: its checksum does not match, so it was changed after recording.\n"
+            "Record it again, or take the file as it was."
+        )
+    machines = [Machine.from_dict(row) for row in content["machines"]]
     trials = [_trial(row, machines) for row in content["trials"]]
-    comparisons = []
-    for index, row in enumerate(content["comparisons"]):
-        try:
-            members = [trials[i] for i in row["trials"]]
-            comparisons.append(
-                Comparison(members, row["labels"], row["of"], row["within"])
-            )
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise fail(f"comparisons[{index}]", f"is not whole: {error!r}") from error
+    comparisons = [
+        Comparison(
+            [trials[i] for i in row["trials"]], row["labels"], row["of"], row["within"]
+        )
+        for row in content["comparisons"]
+    ]
     return Recording(trials, comparisons, content["claims"])
-
-
-def _upgrade(content: dict[str, Any]) -> dict[str, Any]:
-    """Return content of an older format as of this one: nothing of these was timed."""
-    if content["format"] == FORMAT:
-        return content
-    rows = list(content["trials"])
-    for index, row in enumerate(rows):
-        # What is not whole is left to the checks.
-        if isinstance(row, dict) and isinstance(row.get("block_seconds"), list):
-            rows[index] = {**row, "block_rank_seconds": []}
-            if content["format"] == 1:
-                unknown = [None] * len(row["block_seconds"])
-                rows[index]["block_device_seconds"] = unknown
-    return {**content, "format": FORMAT, "trials": rows}
 
 
 def _trial(row: Mapping[str, Any], machines: Sequence[Machine]) -> Trial:
