@@ -12,8 +12,10 @@ import threading
 
 import nbformat
 import pytest
+from matplotlib.collections import PathCollection
 from matplotlib.colors import same_color, to_rgb
 from matplotlib.container import ErrorbarContainer
+from matplotlib.markers import MarkerStyle
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from nbclient import NotebookClient
@@ -169,6 +171,30 @@ def test_a_card_grows_with_the_number_of_bars():
 def test_lists_of_different_lengths_are_an_error():
     with pytest.raises(ValueError, match="shorter"):
         draw_workers(lows=[1])
+
+
+@pytest.mark.parametrize("kind", ["bars", "lines"])
+def test_one_absurd_interval_is_cut_with_a_mark_and_decides_no_axis(kind):
+    values, lows, highs = [2.0, 1.0, 1.5], [1.8, 1e-14, 1.4], [2.2, 5e21, 1.6]
+    if kind == "bars":
+        figure = figures.draw_bars("abc", values, lows, highs, title="t", unit="1/s")
+        reach, arrow = axes_of(figure).get_xlim()[1], ">"
+    else:
+        series = {"here": ([1, 2, 3], values, lows, highs, "measured")}
+        labels = {"title": "t", "xlabel": "x", "ylabel": "1/s"}
+        figure = figures.draw_lines(series, **labels)
+        reach, arrow = axes_of(figure).get_ylim()[1], "^"
+    assert 6 <= reach < 10, "values decide"
+    marks = [c for c in axes_of(figure).collections if isinstance(c, PathCollection)]
+    (mark,) = marks
+    assert mark.get_paths()[0].vertices.tolist() == list_vertices(arrow)
+    assert "5.00e+21" in figure.alt, "who cannot see it is told all"
+    figures.to_png(figure)
+
+
+def list_vertices(marker):
+    shape = MarkerStyle(marker)
+    return shape.get_path().transformed(shape.get_transform()).vertices.tolist()
 
 
 @pytest.mark.parametrize("times", [4, 6, 40])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ Numbers = Sequence[float | None]
 Row = tuple[Any, float | None, float | None, float | None]  # label, value, low, high
 
 WIDTH = 7.6  # inches; shown at 100 pixels an inch, the width of a notebook's text
+#: An interval is drawn as far as this many times the largest value.
+_FARTHEST = 3.0
 EDGE = 0.25  # inches between a card's edge and what is on it
 _DPI = 200
 _FONT = "DejaVu Sans"  # comes with matplotlib, so every machine draws the same
@@ -142,15 +145,48 @@ def write(
     axes.annotate(text, place, shift, **look, **style_text(10, role))
 
 
+def find_reach(rows: Sequence[Row], marks: Numbers = ()) -> tuple[float, float]:
+    """Return from where to where an axis goes: zero, all values, and their intervals.
+
+    The end of an interval counts up to so many times the largest value, so that a
+    single one of which nothing is known does not flatten all the others.
+
+    >>> find_reach([("a", 2.0, 1.5, 4e9), ("b", 1.0, 0.9, 1.1)])
+    (0.0, 6.0)
+    """
+    values = [x for x in (*(row[1] for row in rows), *marks) if is_known(x)]
+    most = _FARTHEST * max(map(abs, values), default=0.0)
+    low, *_, high = sorted([0.0, 0.0, *list_known(rows), *values])
+    return (max(low, -most), min(high, most)) if most else (low, high)
+
+
 def draw_interval(
-    axes: Axes, along: str, at: float, low: Any, high: Any, colour: str
+    axes: Axes,
+    along: str,
+    at: float,
+    low: Any,
+    high: Any,
+    colour: str,
+    reach: tuple[float, float] = (-math.inf, math.inf),
 ) -> None:
-    """Draw a whisker along "x" or "y" where both ends are known."""
-    if is_known(low) and is_known(high):
-        middle, half = (low + high) / 2, (high - low) / 2
-        place = {"x": middle, "y": at} if along == "x" else {"x": at, "y": middle}
-        look = {"ecolor": colour, "elinewidth": 1.4, "capsize": 3.5, "zorder": 3}
-        axes.errorbar(**place, **{f"{along}err": half}, fmt="none", **look)
+    """Draw a whisker along "x" or "y" where both ends are known.
+
+    Beyond its reach it is cut, and an arrow there says that it goes on.
+    """
+    if not (is_known(low) and is_known(high)):
+        return
+
+    def place(where: float) -> dict[str, float]:
+        return {"x": where, "y": at} if along == "x" else {"x": at, "y": where}
+
+    start, stop = (min(max(end, reach[0]), reach[1]) for end in (low, high))
+    look = {"ecolor": colour, "elinewidth": 1.4, "capsize": 3.5, "zorder": 3}
+    half = {f"{along}err": (stop - start) / 2}
+    axes.errorbar(**place((start + stop) / 2), **half, fmt="none", **look)
+    arrows = "<>" if along == "x" else "v^"
+    for end, shown, arrow in zip((low, high), (start, stop), arrows, strict=True):
+        if end != shown:
+            axes.scatter(**place(shown), marker=arrow, color=colour, s=42, zorder=5)
 
 
 def label_axes(axes: Axes, xlabel: str, ylabel: str, *, grid: str) -> None:

@@ -64,7 +64,7 @@ def draw_bars(
     height = 0.46 * max(1, len(rows)) + 0.1
     figure, axes = cards.make_card(title, height, left, EDGE, width)
     marks = [value for value in predicted if is_known(value)]
-    low, *_, high = sorted([0, 0, *cards.list_known(rows), *marks])
+    low, high = reach = cards.find_reach(rows, marks)
     across = width - left - EDGE
     room = max(0.3, 1 - (cards.measure_widest(texts) + 0.25) / across)
     axes.set_xlim(low * 1.05, low + ((high - low) or 1) / room)
@@ -79,10 +79,10 @@ def draw_bars(
             axes.barh(y, value, 0.62, hatch=hatch, **look)
             if y == baseline:
                 axes.axvline(value, **_DOTTED)
-        cards.draw_interval(axes, "x", y, low, high, COLOURS["ink"])
+        cards.draw_interval(axes, "x", y, low, high, COLOURS["ink"], reach)
         role, end = (
             "ink" if is_known(value) else "muted",
-            max([0, *cards.list_known([row])]),
+            min(reach[1], max([0, *cards.list_known([row])])),
         )
         cards.write(axes, texts[y], (end, y), (7, 0), role=role)
     for y, value in enumerate(predicted):
@@ -130,7 +130,7 @@ def draw_lines(
         axes.set_xlim((x / 2, 2 * x) if logx and x > 0 else (x - 1, x + 1))
     drawn = dict.fromkeys(_LOOKS, 0)
     everything: list[cards.Row] = []
-    ends, words = [], []
+    ends, words, whiskers = [], [], []
     for name, (xs, ys, lows, highs, style) in series.items():
         if style not in drawn:
             raise ValueError(f"{name}: no style {style!r}; there are {list(drawn)}")
@@ -145,14 +145,15 @@ def draw_lines(
         rows = cards.join_rows(xs, ys, lows, highs)
         heights = [y if is_known(y) else math.nan for y in ys]
         axes.plot(xs, heights, color=colour, zorder=4, label=name, **look)
-        for x, _, low, high in rows:
-            cards.draw_interval(axes, "y", x, low, high, colour)
+        whiskers += [(x, low, high, colour) for x, _, low, high in rows]
         last = [row[:2] for row in rows if is_known(row[1])][-1:] or [(None, None)]
         ends.append((*last[0], colour))
         shown = [(cards.write_tick(x), *rest) for x, *rest in rows]
         words.append(f"{name}: {cards.write_rows(shown, format_number)}")
         everything += rows
-    low, *_, high = sorted([0, 0, *cards.list_known(everything)])
+    low, high = reach = cards.find_reach(everything)
+    for whisker in whiskers:
+        cards.draw_interval(axes, "y", *whisker, reach)
     axes.set_ylim(low * 1.1, high * 1.1 or 1)
     axes.margins(x=0.05)
     if 0 < len({row[0] for row in everything}) <= 12:

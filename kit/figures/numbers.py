@@ -14,11 +14,17 @@ def is_known(value: Any) -> bool:
 def format_number(value: float | None) -> str:
     """Write a number with three significant digits and every digit before the point.
 
+    From a trillion on, digits are no longer counted.
+
     >>> format_number(1523.4), format_number(0.98), format_number(None)
     ('1,523', '0.980', 'unknown')
+    >>> format_number(5.6e21)
+    '5.60e+21'
     """
     if not is_known(value):
         return "unknown"
+    if abs(value) >= 1e12:
+        return f"{value:.2e}".replace("-", "−")
     rounded = float(f"{value:.3g}")
     if rounded == 0:
         return "0"
