@@ -122,12 +122,27 @@ def test_five_starts_share_the_seconds_and_repeats_do_nothing(clock, repeats):
     assert "over 5 starts" in repr(trial)
 
 
-@pytest.mark.parametrize(("setup", "lives"), [(0.4, 3), (0.9, 1), (5.0, 1)])
+@pytest.mark.parametrize(("setup", "lives"), [(0.4, 3), (0.9, 2), (5.0, 1)])
 def test_dear_starts_are_as_many_as_the_seconds_would_pay(clock, setup, lives):
     trial = kit.measure(steps(clock, setup=setup), seconds=1.5)
     assert len(trial.setup_seconds) == lives
     assert sum(trial.block_seconds) == pytest.approx(1.5, abs=0.03 * lives)
     assert ("of this start" in repr(trial)) == (lives == 1)
+
+
+def test_a_cold_start_does_not_make_the_others_dear(clock):
+    starts = []
+
+    def train():
+        clock.work(0.01 if starts else 1.4)  # libraries are loaded
+        starts.append(True)
+        while True:
+            yield 1
+            clock.work(0.005)
+
+    trial = kit.measure(train, seconds=2.0)
+    assert trial.setup_seconds == exactly([1.4, *[0.01] * 4])
+    assert "over 5 starts" in repr(trial)
 
 
 def uneven(clock, luck):
@@ -159,7 +174,7 @@ def test_first_yield_ends_setup_and_its_items_do_not_count(clock):
             yield 1
 
     trial = kit.measure(train, seconds=0.5)
-    assert trial.setup_seconds == exactly([0.4])
+    assert trial.setup_seconds == exactly([0.4] * 2)
     assert trial.items_per_second == exactly(100)
 
 

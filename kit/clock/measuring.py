@@ -39,7 +39,7 @@ def measure(
 ) -> Trial:
     """Measure one experiment with these knobs.
 
-    `seconds` is timed in all, in five equal lives (fewer where starts are dear), since
+    `seconds` is timed in all, in five lives (fewer where starts are dear), since
     the same code started again is not equally fast; each life warms up first.
     `seconds=None` runs the generator to its end, `repeats` times, with seeds 0, 1, 2 …
     `on=ranks` runs it on all of these processes at once, in equal steps; their items
@@ -94,17 +94,26 @@ def _measure_runs(stage: Stage, log: Log, progress: Progress, repeats: int) -> N
 
 
 def _measure_lives(stage: Stage, log: Log, progress: Progress, seconds: float) -> None:
-    """Time equal lives: five, or as many as `seconds` would pay the starts of."""
-    life, lives, warm_up, steps = 0, 1, longest_warm_up(seconds), 1
+    """Time five lives, or as many as `seconds` would pay the starts of.
+
+    The first start, which loads libraries, says little about later ones: how dear they
+    are the second one tells.
+    """
+    life, lives, each, steps = 0, _LIVES, seconds / _LIVES, 1
+    left, warm_up = seconds, longest_warm_up(seconds)
     while life < lives:
         run = Run(stage, log, progress, setup=life, steps_per_block=steps)
         with started(run, warm_up_seconds=warm_up, cold=life == 0):
-            if life == 0 and not smoke():
-                cost = run.ready - run.begun
-                is_dear = _LIVES * cost > seconds
-                lives = max(1, int(seconds / cost)) if is_dear else _LIVES
-            progress.begin(life, lives, seconds / lives)
-            _measure_life(run, seconds / lives)
+            cost = run.ready - run.begun
+            if life == 0 and (smoke() or cost >= seconds):
+                lives, each = 1, seconds
+            elif life == 1:
+                is_dear = (_LIVES - 1) * cost > left
+                lives = max(2, 1 + int(left / cost)) if is_dear else _LIVES
+                each *= (_LIVES - 1) / (lives - 1)
+            left -= cost
+            progress.begin(life, lives, each)
+            _measure_life(run, each)
         warm_up, steps = LATER_WARM_UP_SECONDS, run.steps_per_block
         life += 1
 
