@@ -76,6 +76,22 @@ def moved(step, model):
     return not torch.equal(model.weight, before)
 
 
+def train_with(model, optimizer):
+    """An experiment that waits in each of its steps, as `suspended` wants it."""
+
+    def steps(wait):
+        def train():
+            while True:
+                model(torch.ones(4, 4)).sum().backward()
+                optimizer.step()
+                wait()
+                yield 4
+
+        return train
+
+    return steps
+
+
 @contextlib.contextmanager
 def suspended(experiment, what=ALL):
     """Suspend an experiment inside its second step, in a thread of its own.
@@ -239,16 +255,7 @@ def test_an_optimizer_is_changed_for_the_call_alone(how):
     optimizer = Spy(model.parameters())
     kept = copy.deepcopy(optimizer.state_dict()["param_groups"])
 
-    def steps(wait):
-        def train():
-            while True:
-                model(torch.ones(4, 4)).sum().backward()
-                optimizer.step()
-                wait()
-                yield 4
-
-        return train
-
+    steps = train_with(model, optimizer)
     with suspended(steps, Intervention(how, "optimizer", step=how)):
         assert optimizer.state_dict()["param_groups"] == kept
     assert seen == [True, True]
@@ -259,16 +266,7 @@ def test_an_optimizer_without_a_fused_step_gets_no_new_setting():
     optimizer = torch.optim.RMSprop(model.parameters())
     kept = set(optimizer.param_groups[0])
 
-    def steps(wait):
-        def train():
-            while True:
-                model(torch.ones(4, 4)).sum().backward()
-                optimizer.step()
-                wait()
-                yield 4
-
-        return train
-
+    steps = train_with(model, optimizer)
     with suspended(steps, Intervention("x", "optimizer", step="foreach")):
         assert set(optimizer.param_groups[0]) == kept
 

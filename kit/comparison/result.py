@@ -116,9 +116,10 @@ class Comparison:
     def _find_best(self) -> list[str]:
         """Return the best challenger's label, then those not to be told from it.
 
-        Best is who surely gains most, else who seems to. Two are told apart where the
-        interval of their difference, by the two half-widths at right angles, lies
-        outside what counts as the same.
+        Best is who surely gains most, else who seems to; beside it stands only who has
+        the same verdict, so that what nobody can tell hides no finding. Two are told
+        apart where the interval of their difference, by the two half-widths at right
+        angles, lies outside what counts as the same.
         """
         ordered = [label for label, _ in self._sorted() if label in self.ratios]
         gain = "faster" if self.of == SPEED else "less"
@@ -128,7 +129,8 @@ class Comparison:
 
         def is_close(ratio: Ratio) -> bool:
             apart = abs(ratio.middle - best.middle)
-            return apart - math.hypot(ratio.half_width, best.half_width) <= same
+            reach = math.hypot(ratio.half_width, best.half_width) + same
+            return ratio.verdict == best.verdict and apart <= reach
 
         rest = [x for x in ordered if self.ratios[x] is not best]
         close = [label for label in rest if is_close(self.ratios[label])]
@@ -177,12 +179,9 @@ class Comparison:
             return own
         if math.isnan(ratio.value) or math.isnan(base):
             return quantity_of(trial, self.of)
-        beside = (ratio.value, ratio.low, ratio.high)
         if self.of not in QUANTITIES:
-            low, middle, high = (base + x for x in beside)
-        else:
-            low, middle, high = (base * x for x in beside)
-        return low, middle, high
+            return base + ratio.value, base + ratio.low, base + ratio.high
+        return base * ratio.value, base * ratio.low, base * ratio.high
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table as text: label, quantity, ratio, interval, verdict."""
