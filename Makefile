@@ -52,7 +52,7 @@ test: $(STAMP)  ## Run every check: style, spelling, tests, notebooks, claims
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(SYNC) \
 	  test-kit test-processes test-chapters
 	$(MAKE) --no-print-directory test-alone
-	$(BIN)/python -m kit claims --check
+	$(BIN)/python tutorials/scripts/claims.py --check
 
 test-all: export PYTEST_ADDOPTS += -m "nightly or not nightly"
 test-all: test  ## The same with what takes long; for once a night
@@ -83,9 +83,9 @@ test-chapters:
 bench: $(STAMP)  ## Benchmarks, then notebooks at full length and their claims
 	@if [ -d tests/benchmarks ]; then set -x; KIT_CACHE="$(KIT_CACHE)" \
 	  $(BIN)/python -m pytest tests/benchmarks -s --timeout=0; fi
-	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m kit record --dry-run \
+	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python tutorials/scripts/record.py --dry-run \
 	  tutorials/[0-9]*.ipynb
-	$(BIN)/python -m kit claims
+	$(BIN)/python tutorials/scripts/claims.py
 
 # Nothing else may run beside it. A run that was stopped goes on where it was.
 calibrate: $(STAMP)  ## Compare with known truths, some hours at most; judge and store

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kit import costs, data, tools, tuning
-    from kit.clock import measure
-    from kit.comparison import compare
     from kit.diagnosis import diagnose, timeline
     from kit.machine import this_machine
+    from kit.measurement import compare, measure
     from kit.panel import explore
     from kit.ranks import start_ranks
     from kit.recording import load, recorded, save
-    from kit.teaching import claim, guess
+    from kit.teaching import check, claim, guess
 
 __all__ = [
+    "check",
     "claim",
     "compare",
     "costs",
@@ -47,8 +47,8 @@ __all__ = [
 
 #: Where the names above come from, if they are no rooms themselves.
 _ROOMS = {
-    "measure": "clock",
-    "compare": "comparison",
+    "measure": "measurement",
+    "compare": "measurement",
     "diagnose": "diagnosis",
     "timeline": "diagnosis",
     "this_machine": "machine",
@@ -57,6 +57,7 @@ _ROOMS = {
     "load": "recording",
     "recorded": "recording",
     "save": "recording",
+    "check": "teaching",
     "claim": "teaching",
     "guess": "teaching",
 }

@@ -1,4 +1,4 @@
-"""Progress, time left and partial results of anything that takes over two seconds."""
+"""Progress, time left and Stop of anything long; one measurement at a time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from kit import figures
 
 _SILENT_SECONDS, _SHORT_SECONDS = 2.0, 0.1
-_SECONDS_BETWEEN_UPDATES = 0.5
+_SECONDS_BETWEEN_UPDATES, _SECONDS_BETWEEN_LINES = 0.5, 10.0
 #: After so many seconds without a step, it is told who may be waited for.
 _LONG_STEP_SECONDS = 8.0
+#: Who measures holds the lock of its process: a forked child does not wait for its
+#: parent. The titles are those of what is measured, the outermost first.
+_locks: dict[int, threading.RLock] = {}
+_titles: list[str] = []
 
 
 class Stopped(Exception):
@@ -28,26 +31,20 @@ class Progress:
     """What a running measurement tells about itself, and how it is asked to stop.
 
     The driving thread sets the fields; a thread of its own shows them, so that a long
-    set-up is not silent: after two seconds, or `at_once`. Use it as a context manager
-    around a measurement.
+    set-up is not silent: after two seconds, or `at_once`. Nothing is shown while
+    `hushed` is true. Use it as a context manager around a measurement.
     """
 
     def __init__(self, title: str, *, at_once: bool = False) -> None:
-        self.title = title
-        self._at_once = at_once
-        self.doing = "setting up"
-        self.so_far = ""
-        self.note = ""
-        self.stopping = False
-        self.waiting = False
-        self.disturbed = False
-        self.abandoned = False
+        self.title, self.doing, self.so_far, self.note = title, "setting up", "", ""
+        self.stopping = self.waiting = self.disturbed = self.abandoned = False
+        self.hushed: bool = False
         #: Names the processes of what is measured, by process id.
         self.find_children: Callable[[], Mapping[int, str]] = dict
-        self.fraction = 0.0
+        self.fraction, self._part, self._parts = 0.0, 0, 1
         self.seconds_left: float | None = None
-        self.started = self._begun = self._heard = time.monotonic()
-        self._part, self._parts = 0, 1
+        self._started = self._begun = self._heard = time.monotonic()
+        self._at_once, self._over = at_once, threading.Event()
 
     def stop(self) -> None:
         """Ask the measurement to stop after the current step."""
@@ -78,9 +75,9 @@ class Progress:
 
     def begin(self, part: int, parts: int, seconds: float | None = None) -> None:
         """Say which part starts, of how many equal ones, and how long it will take."""
+        self._part, self._parts = part, parts
         if part == 0:
             self._begun = time.monotonic()
-        self._part, self._parts = part, parts
         if seconds is not None:
             self.seconds_left = seconds * (parts - part)
 
@@ -93,114 +90,82 @@ class Progress:
 
     def text(self) -> str:
         """Return the state as one line."""
-        elapsed = time.monotonic() - self.started
         doing = "" if self.doing == "measuring" else f"{self.doing}, "
-        parts = [self.title, f"{doing}{elapsed:.0f} s so far"]
+        parts = [self.title, f"{doing}{time.monotonic() - self._started:.0f} s so far"]
         if self.stopping:
             parts.append("stopping after this step")
         if self.fraction:
             parts.append(f"{self.fraction:.0%} done")
         if self.seconds_left is not None:
             parts.append(f"about {self.seconds_left:.0f} s left")
-        silent = self.silent_seconds
-        if silent > _LONG_STEP_SECONDS and not self.waiting:
+        if (silent := self.silent_seconds) > _LONG_STEP_SECONDS and not self.waiting:
             parts.append(f"no step has ended for {silent:.0f} s")
-            children = self.find_children()
-            named = [f"{name} ({pid})" for pid, name in sorted(children.items())]
-            parts += ["child processes: " + ", ".join(named)] * bool(named)
-        return " · ".join(parts + [x for x in (self.so_far, self.note) if x])
+            if children := sorted(self.find_children().items()):
+                named = ", ".join(f"{name} ({pid})" for pid, name in children)
+                parts.append(f"child processes: {named}")
+        return " · ".join(part for part in (*parts, self.so_far, self.note) if part)
 
     def __enter__(self) -> Progress:
-        self._done = threading.Event()
-        self._display: _Notebook | _Terminal = (
-            _Notebook() if _in_notebook() else _Terminal()
-        )
-        # The cell that output belongs to is kept in a context variable.
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(
-            target=context.run, args=(self._show,), daemon=True
-        )
+        run = contextvars.copy_context().run  # output belongs to the cell of a context
+        self._thread = threading.Thread(target=run, args=[self._show], daemon=True)
+        self._thread.name = "kit progress"
         self._thread.start()
         return self
 
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(timeout=1)
+
     def _show(self) -> None:
         wait = _SHORT_SECONDS if self._at_once else _SILENT_SECONDS
-        while not self._done.wait(wait):
-            self._display.show(self)
-            wait = self._display.seconds_between
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._done.set()
-        self._thread.join(timeout=1)
-        self._display.clear()
+        display_id, again = os.urandom(8).hex(), False
+        while not self._over.wait(wait):
+            wait = _SHORT_SECONDS
+            if not self.hushed:
+                wait = _show_line(self.text(), self.fraction, display_id, again)
+                again = True
+        if again:
+            _show_line("", 0.0, display_id, again)
 
 
-def _in_notebook() -> bool:
-    if "ipykernel" not in sys.modules:
-        return False
-    from IPython import get_ipython
+@contextlib.contextmanager
+def take_turn(progress: Progress) -> Generator[None, None, None]:
+    """Wait until no other thread measures, then keep the others waiting.
 
-    shell = get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
+    A measurement inside a measurement goes on at once. Raises Stopped where the
+    progress is told to stop meanwhile.
+    """
+    lock = _locks.setdefault(os.getpid(), threading.RLock())
+    while not lock.acquire(timeout=0.05 if progress.waiting else 0):
+        progress.waiting = True
+        progress.doing = f"waiting for another one to end ({''.join(_titles[-1:])})"
+        if progress.stopping:
+            raise Stopped
+    _titles.append(progress.title)
+    try:
+        progress.take_turn()
+        yield
+    finally:
+        _titles.pop()
+        lock.release()
 
 
-class _Notebook:
-    """One output of the running cell, updated in place and emptied at the end."""
-
-    seconds_between = _SECONDS_BETWEEN_UPDATES
-
-    def __init__(self) -> None:
-        self._handle: object | None = None
-
-    def show(self, progress: Progress) -> None:
-        from IPython.display import display
-
-        text = progress.text()
-        html = figures.html_progress(text, progress.fraction)
-        data = {"text/plain": text, "text/html": html}
-        self._publish(display, data)
-
-    def clear(self) -> None:
-        if self._handle is not None:
+def _show_line(text: str, fraction: float, display_id: str, again: bool) -> float:
+    """Show a line instead of the one before, or in a log; return how long it lasts."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    with contextlib.suppress(Exception):  # a closed channel must not end a run
+        if hasattr(shell, "kernel"):
             from IPython.display import display
 
-            self._publish(display, {"text/plain": "", "text/html": ""})
-
-    def _publish(self, display: object, data: dict[str, str]) -> None:
-        options = {"raw": True, "metadata": {"kit": "progress"}}
-        with contextlib.suppress(Exception):  # a closed channel must not end a run
-            if self._handle is None:
-                self._handle = display(data, display_id=True, **options)
-            else:
-                self._handle.update(data, **options)
-
-
-class _Terminal:
-    """One line on a terminal, or a line now and then in a log."""
-
-    def __init__(self) -> None:
-        self._live = sys.stderr.isatty()
-        self._width = 0
-        self.seconds_between = _SECONDS_BETWEEN_UPDATES if self._live else 10.0
-
-    def show(self, progress: Progress) -> None:
-        text = progress.text()
-        with contextlib.suppress(OSError, ValueError):
-            if self._live:
-                text = text[: os.get_terminal_size(sys.stderr.fileno()).columns - 1]
-                sys.stderr.write("\r" + text.ljust(self._width))
-                self._width = len(text)
-            else:
-                sys.stderr.write(text + "\n")
-            sys.stderr.flush()
-
-    def clear(self) -> None:
-        if self._live and self._width:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write("\r" + " " * self._width + "\r")
-                sys.stderr.flush()
+            page = figures.html_progress(text, fraction) if text else ""
+            data = {"text/plain": text, "text/html": page}
+            keep = {"display_id": display_id, "update": again}
+            display(data, raw=True, metadata={"kit": "progress"}, **keep)
+            return _SECONDS_BETWEEN_UPDATES
+        if sys.stderr.isatty():
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+            print(text[:columns].ljust(columns), end="\r", file=sys.stderr, flush=True)
+            return _SECONDS_BETWEEN_UPDATES
+        if text:
+            print(text, file=sys.stderr)
+    return _SECONDS_BETWEEN_LINES

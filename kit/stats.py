@@ -86,21 +86,6 @@ def pseudo_median(values: Sequence[float]) -> float:
     return float(np.median((sample[first] + sample[second]) / 2))
 
 
-def grouped_interval(
-    groups: Sequence[Sequence[float]], confidence: float = 0.95
-) -> Estimate:
-    """Estimate what values have in common that come in groups, such as set-ups.
-
-    Each group counts as one value, its pseudo-median; Student's t over those. How far
-    apart groups lie contains how far apart their members lie, so both levels are part
-    of the interval (Kalibera & Jones 2013, "Rigorous benchmarking in reasonable time").
-
-    >>> grouped_interval([[1.0, 1.0], [1.0, 1.0]])
-    Estimate(value=1.0, low=1.0, high=1.0)
-    """
-    return student_interval([pseudo_median(group) for group in groups], confidence)
-
-
 def judge_ratio(
     low: float, high: float, *, above: str = "faster", below: str = "slower"
 ) -> str:

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import math
-import os
+import runpy
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kit import data, figures
-from kit.clock.log import smoke
-from kit.comparison import Comparison, Ratio
+from kit.comparison import Comparison
+from kit.experiment import smoke
+from kit.ratio import Ratio
 from kit.trial import JOURNAL
 
 HOLDS, FAILS, OPEN = "✓", "✗", "?"
 _EXPECTATIONS = ("faster", "slower", "more", "less", "same")
-#: Off by at most this factor: so many points.
-_POINTS = ((1.1, 3), (1.5, 2), (2.0, 1))
+#: A guess that is off by at most one of these factors has a point for each of them.
+_FACTORS = (1.1, 1.5, 2.0)
+_SCORES = "guesses.json"
 
 
-@dataclass(frozen=True)
-class Claim:
+class _Told:
+    """What is told in a short head and the rest, as text and as HTML."""
+
+    _tell: Callable[[], tuple[str, str]]
+
+    def __repr__(self) -> str:
+        return "\n  ".join(self._tell()).rstrip()
+
+    def _repr_html_(self) -> str:
+        return figures.html_sentence(*self._tell())
+
+
+@dataclass(frozen=True, repr=False)
+class Claim(_Told):
     """A sentence tied to a measurement: ✓ it holds, ✗ it does not, ? cannot tell."""
 
     sentence: str
-    ratio: Ratio = field(repr=False)
+    ratio: Ratio
     expect: str = "faster"
     at_least: float | None = None
     otherwise: str = ""
+    open: bool = False
     judged: bool = True
 
     @property
@@ -41,50 +54,33 @@ class Claim:
         ✓ needs the expected verdict and, with `at_least`, the whole interval beyond
         it. ✗ needs another verdict, or the whole interval short of `at_least`.
         """
-        ratio = self.ratio
+        ratio, bar = self.ratio, self.at_least
         if not self.judged or ratio.verdict == "cannot tell":
             return OPEN
-        if ratio.verdict != self.expect:
-            return FAILS
-        if self.at_least is None:
-            return HOLDS
-        low, high = self._size()
-        return (
-            HOLDS if low >= self.at_least else FAILS if high < self.at_least else OPEN
-        )
+        if ratio.verdict != self.expect or bar is None:
+            return HOLDS if ratio.verdict == self.expect else FAILS
+        low, high = ratio.low, ratio.high
+        if self.expect in ("slower", "less"):  # how large the effect is, downward
+            low, high = (1 / high, 1 / low) if ratio.unit == "×" else (-high, -low)
+        return HOLDS if low >= bar else FAILS if high < bar else OPEN
 
-    def _size(self) -> tuple[float, float]:
-        """Return the interval of how large the effect is, whichever its direction."""
-        low, high = self.ratio.low, self.ratio.high
-        if self.expect in ("faster", "more", "same"):
-            return low, high
-        return (1 / high, 1 / low) if self.ratio.unit == "×" else (-high, -low)
-
-    def explanation(self) -> str:
-        """Return what was measured, and what it means where the claim fails."""
-        if not self.judged:
-            return "A smoke run: judged on recordings only."
-        bar = f", at least {self.at_least:g}" if self.at_least is not None else ""
-        measured = (
-            f"Expected {self.expect}{bar}; here {self.ratio.verdict}, {self.ratio}."
-        )
-        if self.verdict == OPEN and self.ratio.reason:
-            reason = self.ratio.reason
-            return f"{measured} {reason[0].upper()}{reason[1:]}."
-        return f"{measured} {self.otherwise}" if self.verdict == FAILS else measured
-
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the fields that a recording keeps: all but the measurement."""
-        fields = asdict(self)
-        del fields["ratio"], fields["judged"]
-        return fields
+        names = ("sentence", "expect", "at_least", "otherwise", "open")
+        return {name: getattr(self, name) for name in names}
 
-    def __repr__(self) -> str:
-        return f"{self.verdict} {self.sentence}\n  {self.explanation()}".rstrip()
-
-    def _repr_html_(self) -> str:
-        return figures.html_sentence(
-            f"{self.verdict} {self.sentence}", self.explanation().strip()
+    def _tell(self) -> tuple[str, str]:
+        ratio, verdict = self.ratio, self.verdict
+        head = f"{verdict} {self.sentence}"
+        if not self.judged:
+            return head, "A smoke run: judged on recordings only."
+        bar = "" if self.at_least is None else f", at least {self.at_least:g}"
+        why = self.otherwise if verdict == FAILS else ""
+        if verdict == OPEN and ratio.reason:
+            why = f"{ratio.reason[0].upper()}{ratio.reason[1:]}."
+        return (
+            head,
+            f"Expected {self.expect}{bar}; here {ratio.verdict}, {ratio}. {why}",
         )
 
 
@@ -95,94 +91,73 @@ def claim(
     expect: str = "faster",
     at_least: float | None = None,
     otherwise: str = "Here it does not hold; the chapter says when that happens.",
+    open: bool = False,
 ) -> Claim:
     """Tie a sentence to a measured ratio; show whether it holds here.
 
     `expect` is the verdict, `at_least` how large the effect must be (a factor of 1 or
-    more, or a difference). `otherwise` says what it means where the claim fails.
+    more, or a difference). `otherwise` says what it means where the claim fails. With
+    `open`, nobody minds that the claim stays "?" on every machine.
 
     >>> from kit.comparison import Ratio
     >>> claim("It helps.", Ratio(2.0, 1.9, 2.1, "faster"), at_least=1.5).verdict
     '✓'
     """
     if expect not in _EXPECTATIONS:
-        raise ValueError(
-            f"claim(): expect={expect!r} is no verdict; it is one of "
-            f"{', '.join(_EXPECTATIONS)}."
-        )
-    if isinstance(ratio, Comparison):
-        ratio = ratio.ratio
+        raise ValueError(f"claim(): expect={expect!r} is none of {_EXPECTATIONS}.")
+    ratio = ratio.ratio if isinstance(ratio, Comparison) else ratio
     if not isinstance(ratio, Ratio):
-        raise TypeError(
-            f"claim(): {figures.format_value(ratio, 60)} is not a Ratio.\n"
-            "Pass comparison.ratio, or comparison.ratios[label] of one challenger."
-        )
-    made = Claim(sentence, ratio, expect, at_least, otherwise, judged=not smoke())
+        shown = figures.format_value(ratio, 60)
+        raise TypeError(f"claim(): {shown} is no ratio: pass comparison.ratios[label].")
+    made = Claim(sentence, ratio, expect, at_least, otherwise, open, judged=not smoke())
     JOURNAL.append(made)
     return made
 
 
-@dataclass(frozen=True)
-class Guess:
-    """What the reader expects before measuring."""
+@dataclass(frozen=True, repr=False)
+class Guess(_Told):
+    """What the reader expects before measuring, and after it how far off that was."""
 
     question: str
     answer: float | None
     unit: str = "×"
+    measured: float | None = None
+    points: int = 0
+    guesses: int = 0
 
-    def check(self, result: object) -> GuessCheck:
+    @property
+    def factor(self) -> float:
+        """Return by which factor it is off, 1 or more; nan where that is undefined."""
+        if not (self.answer and self.measured):
+            return 1.0 if self.answer == self.measured else math.nan
+        off = self.answer / self.measured
+        return max(off, 1 / off) if off > 0 else math.nan
+
+    def check(self, result: Comparison | Ratio | float) -> Guess:
         """Compare the guess with a Comparison, a Ratio, or a number.
 
         The first check of a question is scored: 3 points within 10 %, 2 within a
         factor of 1.5, 1 within a factor of 2. The score is kept over the series.
         """
-        if isinstance(result, Comparison):
-            result = result.ratio
-        measured = result.value if isinstance(result, Ratio) else float(result)  # type: ignore[arg-type]
-        if self.answer is None:
-            return GuessCheck(self, measured, None, *_total(_read_scores()))
-        factor = _factor(self.answer, measured)
-        scores = _read_scores()
-        if not smoke() and self.question not in scores and not math.isnan(factor):
-            points = next((p for limit, p in _POINTS if factor <= limit), 0)
-            scores[self.question] = points
+        ratio = result.ratio if isinstance(result, Comparison) else result
+        measured = ratio.value if isinstance(ratio, Ratio) else float(ratio)
+        checked, scores = replace(self, measured=measured), _read_scores()
+        if not (smoke() or self.question in scores or math.isnan(checked.factor)):
+            scores[self.question] = sum(checked.factor <= limit for limit in _FACTORS)
             _write_scores(scores)
-        return GuessCheck(self, measured, factor, *_total(scores))
+        return replace(checked, points=sum(scores.values()), guesses=len(scores))
 
-    def __repr__(self) -> str:
-        if self.answer is None:
-            return f"{self.question}\n  No guess yet: put a number into answer=…"
-        return f"{self.question}\n  Your guess: {self.answer:g} {self.unit}"
-
-    def _repr_html_(self) -> str:
-        question, _, rest = repr(self).partition("\n")
-        return figures.html_sentence(question, rest.strip())
-
-
-@dataclass(frozen=True)
-class GuessCheck:
-    """A guess beside what was measured, and the score so far."""
-
-    guess: Guess
-    measured: float
-    factor: float | None
-    points: int
-    guesses: int
-
-    def __repr__(self) -> str:
-        unit = self.guess.unit
-        measured = f"Measured: {self.measured:.3g} {unit}."
-        if self.factor is None:
-            return f"{measured} You made no guess."
-        off = "nothing to compare" if math.isnan(self.factor) else f"{self.factor:.2f}"
-        return (
-            f"{measured} You guessed {self.guess.answer:g} {unit}, off by a factor of "
-            f"{off}. Your score: {self.points} of {3 * self.guesses} points."
-        )
-
-    def _repr_html_(self) -> str:
-        first, _, rest = repr(self).partition(". ")
-        return figures.html_sentence(f"{first}.", rest)
+    def _tell(self) -> tuple[str, str]:
+        guessed = "" if self.answer is None else f"{self.answer:g} {self.unit}"
+        if self.measured is None:
+            asked = "No guess yet: put a number into answer=…"
+            return self.question, f"Your guess: {guessed}" if guessed else asked
+        told = "You made no guess."
+        if guessed:
+            off = f"{self.factor:.2f}".replace("nan", "nothing to compare")
+            told = f"You guessed {guessed}, off by a factor of {off}. Your score: "
+            told += f"{self.points} of {3 * self.guesses} points."
+        return f"Measured: {self.measured:.3g} {self.unit}.", told
 
 
 def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Guess:
@@ -192,55 +167,34 @@ def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Gu
     How many times as fast?
       Your guess: 2 ×
     """
-    number = isinstance(answer, (int, float)) and not isinstance(answer, bool)
-    if answer is not None and not (number and math.isfinite(answer)):
+    number = isinstance(answer, (int, float)) and math.isfinite(answer)
+    if not (number or answer is None):
+        shown = figures.format_value(answer)
         raise ValueError(
-            f"guess(): answer={figures.format_value(answer)} is not a number.\n"
-            "Put a number there, as in answer=1.5, or None for no guess."
+            f"guess(): answer={shown} is no number; put 1.5, say, or None."
         )
     return Guess(question, answer, unit)
 
 
-def _factor(a: float, b: float) -> float:
-    """Return by which factor two numbers differ, 1 or more; nan where undefined."""
-    if a == b:
-        return 1.0
-    if not (a * b > 0) or math.isnan(a * b):
-        return math.nan
-    return max(a / b, b / a)
-
-
-def _score_path() -> Path:
-    return data.cache_folder() / "guesses.json"
-
-
 def _read_scores() -> dict[str, int]:
-    with contextlib.suppress(OSError, ValueError):
-        scores = json.loads(_score_path().read_text(encoding="utf-8"))
-        if isinstance(scores, dict):
-            return {k: v for k, v in scores.items() if isinstance(v, int)}
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        scores = json.loads((data.cache_folder() / _SCORES).read_text("utf-8"))
+        return {question: int(points) for question, points in dict(scores).items()}
     return {}
 
 
 def _write_scores(scores: dict[str, int]) -> None:
-    path = _score_path()
     with contextlib.suppress(OSError):  # a score is not worth an error
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(scores, ensure_ascii=False), encoding="utf-8")
-        part.replace(path)
-
-
-def _total(scores: dict[str, int]) -> tuple[int, int]:
-    return sum(scores.values()), len(scores)
+        data.cache_folder().mkdir(parents=True, exist_ok=True)
+        (data.cache_folder() / _SCORES).write_text(json.dumps(scores), "utf-8")
 
 
 class NotAttempted(Exception):
     """Raised by an exercise's check when the reader has not begun."""
 
 
-@dataclass(frozen=True)
-class ExerciseResult:
+@dataclass(frozen=True, repr=False)
+class ExerciseResult(_Told):
     """What a check says of an attempt: passed, not yet, or not attempted."""
 
     exercise: str
@@ -248,52 +202,42 @@ class ExerciseResult:
     attempted: bool
     message: str
 
-    def __repr__(self) -> str:
+    def _tell(self) -> tuple[str, str]:
         mark = HOLDS if self.passed else FAILS if self.attempted else "○"
-        return f"{mark} {self.exercise}: {self.message}"
-
-    def _repr_html_(self) -> str:
-        head, _, rest = repr(self).partition(": ")
-        return figures.html_sentence(head, rest)
+        return f"{mark} {self.exercise}", self.message
 
 
-def check(exercise: str, attempt: object) -> ExerciseResult:
-    """Check the reader's attempt at an exercise; never raises for a wrong one.
+def check(exercise: str, *answers: object) -> ExerciseResult:
+    """Check the reader's answers to an exercise; never raise for a wrong one.
 
     `exercise` is "chapter/name", as in "00/one_yield": the function `name` in
     `tutorials/checks/00.py`. It asserts behaviour, and returns what to say on success.
     """
     function = _load_check(exercise)
+    passed, attempted = False, True
     try:
-        if attempt is None:
+        if any(answer is None for answer in answers):
             raise NotAttempted
-        message = str(function(attempt) or "done.")
+        said = function(*answers) or "done."
+        passed = True
     except NotAttempted:
-        return ExerciseResult(exercise, False, False, "not attempted")
+        attempted, said = False, "not attempted"
     except AssertionError as error:
-        return ExerciseResult(exercise, False, True, str(error) or "not yet")
+        said = str(error) or "not yet"
     except Exception as error:
-        kind = type(error).__name__
-        return ExerciseResult(exercise, False, True, f"it raised {kind}: {error}")
-    return ExerciseResult(exercise, True, True, message)
+        said = f"it raised {type(error).__name__}: {error}"
+    return ExerciseResult(exercise, passed, attempted, str(said))
 
 
-def _load_check(exercise: str) -> Callable[[object], object]:
+def _load_check(exercise: str) -> Callable[..., object]:
     chapter, _, name = exercise.partition("/")
-    for parent in (Path.cwd(), *Path.cwd().parents):
-        for path in (
-            parent / "checks" / f"{chapter}.py",
-            parent / "tutorials" / "checks" / f"{chapter}.py",
-        ):
-            if path.is_file():
-                spec = importlib.util.spec_from_file_location(f"check_{chapter}", path)
-                assert spec is not None and spec.loader is not None
-                module = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(module)
-                if hasattr(module, name):
-                    return getattr(module, name)
+    for folder in (Path.cwd(), *Path.cwd().parents):
+        for checks in (folder / "checks", folder / "tutorials" / "checks"):
+            path = checks / f"{chapter}.py"
+            found = runpy.run_path(str(path)) if path.is_file() else {}
+            if name in found:
+                return found[name]
     raise ValueError(
-        f"check(): there is no exercise {exercise!r}.\n"
-        'Name it as "chapter/exercise", as in "00/one_yield", and run the notebook '
-        "in tutorials/."
+        f'check(): there is no exercise {exercise!r}.\nName it as in "00/one_yield" '
+        "(chapter/exercise), and run the notebook in tutorials/."
     )

@@ -3,63 +3,86 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from kit import figures, stats
-from kit.machine import Machine
+from kit.life import COLD, Block, Life
+from kit.machine import Machine, this_machine
+from kit.variant import Variant
 
 #: Everything that was measured in this process, in order: trials, comparisons and
-#: claims. `python -m kit record` writes it down.
+#: claims. Whoever records a chapter writes it down.
 JOURNAL: list[object] = []
-#: The number of the set-up that is started alone, before any comparison.
-COLD = -1
-
 #: Quantiles of step time, in percent, and how many single steps they need.
-_QUANTILES = (50, 95, 99)
-_LEAST_STEPS = 20
+_QUANTILES, _LEAST_STEPS = (50, 95, 99), 20
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Raw blocks of one experiment; statistics are derived from them.
+    """The lives of one experiment; statistics are derived from their blocks.
 
-    `block_seconds` is run time (wall time less the waiting for a core that others
-    caused), `block_wall_seconds` wall time, `block_device_seconds` the time between the
-    block's ends by an accelerator's own clock, None where unknown. `block_setups` and
-    `block_rounds` say which start and which round of a comparison a block belongs to:
-    blocks of two trials with equal numbers were measured side by side; `start_setups`
-    and `start_memory_bytes` say the same of each entry of `setup_seconds`, the cold
-    start first. `block_rank_seconds` is the wall time of each rank in each block, empty
-    where there were no ranks. `metrics` holds one float per counted step. Bytes are
-    bytes, times seconds.
+    Lives of two trials with equal turns were measured together; turn -1 is the first
+    one of a comparison, which is cold and alone. Bytes are bytes, times seconds.
     """
 
     experiment: str
     title: str
     knobs: dict[str, object]
-    block_seconds: list[float]
-    block_wall_seconds: list[float]
-    block_device_seconds: list[float | None]
-    block_items: list[float]
-    block_steps: list[int]
-    block_setups: list[int]
-    block_rounds: list[int]
-    setup_seconds: list[float]
-    start_setups: list[int]
-    start_memory_bytes: list[int | None]
-    excluded_seconds: float
-    peak_memory_bytes: int | None
-    metrics: dict[str, list[float]]
+    lives: list[Life]
     machine: Machine
     source: str
     started: str
     outcome: str
     whole_runs: bool = False
-    block_rank_seconds: list[list[float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     conditions: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks of all lives, in order."""
+        return [block for life in self.lives for block in life.blocks]
+
+    @property
+    def block_seconds(self) -> list[float]:
+        """Run time of each block."""
+        return [block.seconds for block in self.blocks]
+
+    @property
+    def block_items(self) -> list[float]:
+        """How many items each block handled."""
+        return [block.items for block in self.blocks]
+
+    @property
+    def setup_seconds(self) -> list[float]:
+        """How long each start took to its first yield, the first one cold."""
+        return [life.setup_seconds for life in self.lives]
+
+    @property
+    def peak_memory_bytes(self) -> int | None:
+        """What the first start and its warm-up added; None where it was not watched."""
+        return self.lives[0].memory_bytes if self.lives else None
+
+    @property
+    def excluded_seconds(self) -> float:
+        """How much time before bare yields was left out."""
+        return math.fsum(block.excluded_seconds for block in self.blocks)
+
+    @property
+    def metrics(self) -> dict[str, list[float]]:
+        """Each metric as one float per timed step, nan where it was not given."""
+        names = dict.fromkeys(name for life in self.lives for name in life.metrics)
+        joined: dict[str, list[float]] = {name: [] for name in names}
+        for life in self.lives:
+            missing = [math.nan] * sum(block.steps for block in life.blocks)
+            for name, column in joined.items():
+                column += life.metrics.get(name, missing)
+        return joined
+
+    def last_values(self, metric: str) -> list[float]:
+        """Return a metric's last value in each life (each run, for whole runs)."""
+        columns = (life.metrics.get(metric) for life in self.lives)
+        return [column[-1] for column in columns if column]
 
     @property
     def items_per_second(self) -> float:
@@ -68,51 +91,40 @@ class Trial:
         The mean is that of the logarithms. The cold start, which comes before the lives
         of a comparison, counts only where there is no other.
         """
-        return math.exp(self._over_lives(self.block_items, self.block_seconds).value)
+        return math.exp(self._over_lives(rate).value)
 
     @property
     def step_seconds(self) -> float:
         """Seconds per step, the mean over lives as for `items_per_second`."""
-        return math.exp(self._over_lives(self.block_seconds, self.block_steps).value)
+        return math.exp(self._over_lives(_step_seconds).value)
 
-    def _over_lives(
-        self, amounts: Sequence[float], per: Sequence[float]
-    ) -> stats.Estimate:
-        """Estimate the logarithm of amounts per something, each life being one value.
+    def _over_lives(self, read: Callable[[Life], float]) -> stats.Estimate:
+        """Estimate the logarithm of what is read of lives, each being one value.
 
         The same code started again is not equally fast, so blocks of one life say
         nothing about the next (Kalibera & Jones 2013, "Rigorous benchmarking in
         reasonable time").
         """
-        return stats.student_interval(
-            [
-                _log_ratio(sum(amounts[i] for i in life), sum(per[i] for i in life))
-                for life in self._lives()
-            ]
-        )
-
-    def _lives(self) -> list[list[int]]:
-        """Return the numbers of each life's blocks; the cold one's only where alone."""
-        lives: dict[int, list[int]] = {}
-        for number, setup in enumerate(self.block_setups):
-            lives.setdefault(setup, []).append(number)
-        if len(lives) > 1:
-            lives.pop(COLD, None)
-        return list(lives.values())
+        return stats.student_interval([_log(read(life)) for life in self.timed_lives])
 
     @property
-    def device_step_seconds(self) -> float:
-        """Mean seconds per step by an accelerator's own clock; nan where unknown."""
-        known = [
-            (seconds, steps)
-            for seconds, steps in zip(
-                self.block_device_seconds, self.block_steps, strict=True
-            )
-            if seconds is not None
-        ]
-        if not known:
-            return math.nan
-        return math.fsum(s for s, _ in known) / sum(steps for _, steps in known)
+    def timed_lives(self) -> list[Life]:
+        """The lives that have blocks; the cold one only where it is alone."""
+        timed = [life for life in self.lives if life.blocks]
+        return [life for life in timed if life.turn != COLD] or timed
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of items per second; (nan, nan) for a single block.
+
+        Student's t over lives. A single life has that of its blocks, which is an
+        interval of this start alone.
+        """
+        if len(self.timed_lives) == 1:
+            blocks = self.timed_lives[0].blocks
+            items, seconds = [b.items for b in blocks], [b.seconds for b in blocks]
+            return stats.rate_interval(items, seconds)[1:]
+        return tuple(map(math.exp, self._over_lives(rate)[1:]))  # type: ignore[return-value]
 
     @property
     def step_quantiles(self) -> dict[int, float] | None:
@@ -122,26 +134,11 @@ class Trial:
         """
         import numpy as np
 
-        single = not self.whole_runs and all(steps == 1 for steps in self.block_steps)
-        if not single or len(self.block_seconds) < _LEAST_STEPS:
+        single = not self.whole_runs and all(block.steps == 1 for block in self.blocks)
+        if not single or len(self.blocks) < _LEAST_STEPS:
             return None
         values = np.percentile(self.block_seconds, _QUANTILES, method="inverted_cdf")
         return dict(zip(_QUANTILES, values.tolist(), strict=True))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval of items per second; (nan, nan) for a single block.
-
-        Student's t over lives. A single life has that of its blocks, which is an
-        interval of this start alone.
-        """
-        lives = self._lives()
-        if len(lives) == 1:
-            columns = self.block_items, self.block_seconds
-            estimate = stats.rate_interval(*([c[i] for i in lives[0]] for c in columns))
-            return estimate.low, estimate.high
-        spread = self._over_lives(self.block_items, self.block_seconds)
-        return math.exp(spread.low), math.exp(spread.high)
 
     @property
     def has_rare_slow_steps(self) -> bool:
@@ -150,81 +147,44 @@ class Trial:
             self.block_items, self.block_seconds
         )
 
-    def last_values(self, metric: str) -> list[float]:
-        """Return the metric's last value of each block (each run, for whole runs)."""
-        ends = accumulate(self.block_steps)
-        return [self.metrics[metric][end - 1] for end in ends]
-
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the report as (name, value, remark)."""
         kind = "runs" if self.whole_runs else "blocks"
+        steps = sum(block.steps for block in self.blocks)
+        counted = f"{steps:,} steps in {len(self.blocks)} {kind}"
         rows = [
             ("items per second", f"{self.items_per_second:,.4g}", self._span()),
-            (
-                "time per step",
-                figures.format_seconds(self.step_seconds),
-                f"{sum(self.block_steps):,} steps in {len(self.block_seconds)} {kind}",
-            ),
+            ("time per step", figures.format_seconds(self.step_seconds), counted),
         ]
-        device_time = self.device_step_seconds
-        if not math.isnan(device_time):
-            rows.append(
-                (
-                    "device time per step",
-                    figures.format_seconds(device_time),
-                    "by the device's own clock",
-                )
-            )
-        quantiles = self.step_quantiles
-        if quantiles is not None:
-            rows.append(
-                (
-                    " · ".join(f"p{percent}" for percent in quantiles),
-                    " · ".join(
-                        figures.format_seconds(seconds)
-                        for seconds in quantiles.values()
-                    ),
-                    "so many % of the steps take no longer",
-                )
-            )
-        if self.whole_runs and self.block_seconds:
-            mean = math.fsum(self.block_seconds) / len(self.block_seconds)
-            rows.append(("time per run", figures.format_seconds(mean), "to its end"))
-        starts = len(self.setup_seconds)
-        if starts:
-            remark = "the cold start" if starts == 1 else f"cold, first of {starts}"
-            rows.append(
-                ("set-up", figures.format_seconds(self.setup_seconds[0]), remark)
-            )
+        if known := self.step_quantiles:
+            names = " · ".join(f"p{percent}" for percent in known)
+            times = " · ".join(map(figures.format_seconds, known.values()))
+            rows.append((names, times, "so many % of the steps take no longer"))
+        for name, value, remark in self._times():
+            rows.append((name, figures.format_seconds(value), remark))
         if self.peak_memory_bytes is not None:
-            rows.append(
-                (
-                    "peak memory",
-                    figures.format_bytes(self.peak_memory_bytes),
-                    "increase during its first start",
-                )
-            )
+            size = figures.format_bytes(self.peak_memory_bytes)
+            rows.append(("peak memory", size, "increase during its first start"))
+        metrics = self.metrics.items()
+        return rows + [(n, f"{v[-1]:.4g}", "last value") for n, v in metrics if v]
+
+    def _times(self) -> Iterator[tuple[str, float, str]]:
+        """Yield the further times of the report: name, seconds, remark."""
+        if self.whole_runs and self.blocks:
+            mean = math.fsum(self.block_seconds) / len(self.blocks)
+            yield "time per run", mean, "to its end"
+        if starts := len(self.lives):
+            remark = "the cold start" if starts == 1 else f"cold, first of {starts}"
+            yield "set-up", self.setup_seconds[0], remark
         if self.excluded_seconds:
-            rows.append(
-                (
-                    "excluded",
-                    figures.format_seconds(self.excluded_seconds),
-                    "time before bare yields",
-                )
-            )
-        rows += [
-            (name, f"{values[-1]:.4g}", "last value")
-            for name, values in self.metrics.items()
-            if values
-        ]
-        return rows
+            yield "excluded", self.excluded_seconds, "time before bare yields"
 
     def _span(self) -> str:
         """Say what the interval of items per second is, and over what."""
         low, high = self.interval
         if math.isnan(low):
             return "one run" if self.whole_runs else "one block"
-        lives = len(self._lives())
+        lives = len(self.timed_lives)
         kind = "runs" if self.whole_runs else "starts"
         over = f"over {lives} {kind}" if lives > 1 else "of this start"
         return f"[{low:,.4g}, {high:,.4g}], 95 % interval {over}"
@@ -244,20 +204,11 @@ class Trial:
                 "Warm-up did not settle: the speed was still changing. Measure longer, "
                 "or look for what changes from step to step."
             )
-        smallest = self.conditions.get("smallest_difference")
-        if smallest is not None:
-            told.append(
-                "When this was recorded, a comparison could see differences of "
-                f"{smallest:.1%} and more there."
-            )
         return told + list(self.notes)
 
     def heading(self) -> str:
         """Return experiment and knobs on one line."""
-        knobs = [
-            f"{name}={figures.format_value(value)}"
-            for name, value in self.knobs.items()
-        ]
+        knobs = [f"{k}={figures.format_value(v)}" for k, v in self.knobs.items()]
         return " · ".join([self.experiment, *knobs])
 
     def __repr__(self) -> str:
@@ -269,14 +220,48 @@ class Trial:
 
     def _repr_html_(self) -> str:
         when = self.started[:16].replace("T", " ")
-        return figures.html_card(
-            self.heading(),
-            self.rows(),
-            note=" ".join(self.remarks()),
-            footer=f"{self.title} · measured on {self.machine.name}, {when}",
-        )
+        footer = f"{self.title} · measured on {self.machine.name}, {when}"
+        note = " ".join(self.remarks())
+        return figures.html_card(self.heading(), self.rows(), note=note, footer=footer)
 
 
-def _log_ratio(amount: float, per: float) -> float:
-    """Return the logarithm of a ratio; nan where there was nothing."""
-    return math.log(amount / per) if amount > 0 and per > 0 else math.nan
+def make_trial(variant: Variant, *, whole_runs: bool) -> Trial:
+    """Make a Trial of a variant's lives so far."""
+    notes = list(variant.notes)
+    if variant.shared_names:
+        names = ", ".join(variant.shared_names)
+        notes.append(f"Shared and put back at each start: {names}.")
+    if variant.ended_children:
+        children = ", ".join(variant.ended_children)
+        notes.append(f"Processes still alive after the end were ended: {children}.")
+    outcome, settled = variant.outcome, [life.settled for life in variant.lives]
+    if outcome == "complete" and 2 * sum(settled) < len(settled):
+        outcome = "not settled"
+    return Trial(
+        experiment=variant.experiment.name,
+        title=variant.experiment.title,
+        knobs=dict(variant.knobs),
+        lives=list(variant.lives),
+        machine=this_machine(),
+        source=variant.source,
+        started=variant.started,
+        outcome=outcome,
+        whole_runs=whole_runs,
+        notes=notes,
+        conditions=dict(variant.conditions),
+    )
+
+
+def rate(life: Life) -> float:
+    """Return the items per second of a life, all of its blocks together."""
+    seconds = math.fsum(block.seconds for block in life.blocks)
+    return math.fsum(block.items for block in life.blocks) / (seconds or math.nan)
+
+
+def _step_seconds(life: Life) -> float:
+    seconds = math.fsum(block.seconds for block in life.blocks)
+    return seconds / (sum(block.steps for block in life.blocks) or math.nan)
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else math.nan

@@ -16,9 +16,8 @@ from helpers import (
 )
 from strict import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
-from kit.clock import measuring
-from kit.comparison import alternation, comparing
-from kit.machine import devices, load, memory, ticks
+import kit.clock
+from kit import measurement, system
 from kit.progress import Progress
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -38,7 +37,7 @@ def tidy(monkeypatch, tmp_path, frozen):
     """A run of full length, and no child process left behind."""
     monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(memory, "proportional_bytes", find_resident_bytes)
+    monkeypatch.setattr(system, "proportional_bytes", find_resident_bytes)
     threads = torch.get_num_threads()
     reset_state()
     OLDER_CHILDREN.update(children())
@@ -60,11 +59,10 @@ def smoke(tidy, monkeypatch):
 def clock(tidy, monkeypatch):
     """Replace the one clock, and the time that budgets are counted in."""
     fake = FakeClock()
-    monkeypatch.setattr(ticks, "CLOCK", fake)
-    monkeypatch.setattr(alternation, "time", fake, raising=False)
+    monkeypatch.setattr(kit.clock, "CLOCK", fake)
     # How busy the machine is that runs the tests is no part of what is simulated.
-    nothing = load.Load(*[0.0] * len(load.Load._fields))
-    monkeypatch.setattr(load, "read", lambda *_: nothing)
+    nothing = system.Load(*[0.0] * len(system.Load._fields))
+    monkeypatch.setattr(system, "read_load", lambda *_: nothing)
     return fake
 
 
@@ -72,7 +70,7 @@ def clock(tidy, monkeypatch):
 def device(clock, monkeypatch):
     """An accelerator with a queue, which this process has initialised."""
     fake = FakeDevice(clock)
-    monkeypatch.setattr(devices, "EXTRA", [fake])
+    monkeypatch.setattr(kit.clock, "DEVICES", [fake])
     return fake
 
 
@@ -86,8 +84,7 @@ def progresses(monkeypatch):
             super().__init__(*arguments)
             made.append(self)
 
-    for room in (measuring, comparing):
-        monkeypatch.setattr(room, "Progress", Recorded)
+    monkeypatch.setattr(measurement, "Progress", Recorded)
     return made
 
 

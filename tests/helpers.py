@@ -10,9 +10,9 @@ import psutil
 import pytest
 import torch
 
-from kit.clock import ExperimentError
-from kit.machine import memory
-from kit.machine.ticks import Ticks
+from kit import system
+from kit.clock import Ticks
+from kit.experiment import ExperimentError
 from kit.trial import JOURNAL
 
 # Tests run on one thread: several wait for each other where the machine is busy.
@@ -54,7 +54,6 @@ class FakeDevice:
     def __init__(self, clock):
         self.clock, self.free_at = clock, 0.0
         self.allocated = self.highest = 0
-        self.marked = self.reached = 0
 
     def enqueue(self, seconds):
         self.free_at = max(self.free_at, self.clock.now) + seconds
@@ -66,15 +65,6 @@ class FakeDevice:
     def synchronize(self):
         self.clock.events.append("synchronize")
         self.clock.now = max(self.clock.now, self.free_at)
-        self.reached = self.marked
-
-    def mark(self):
-        self.marked += 1
-        return self.marked, max(self.free_at, self.clock.now)
-
-    def elapsed(self, start, end):
-        assert max(start, end)[0] <= self.reached, "a mark that was not waited for"
-        return end[1] - start[1]
 
     def reset_peak(self):
         self.highest = self.allocated
@@ -136,7 +126,7 @@ def children():
 
 
 #: What the kit reads, before `tidy` puts `find_resident_bytes` there.
-FIND_PROPORTIONAL_BYTES = memory.proportional_bytes
+FIND_PROPORTIONAL_BYTES = system.proportional_bytes
 
 
 def find_resident_bytes():

@@ -13,8 +13,7 @@ import torch
 from helpers import refused
 
 import kit
-from kit.clock import ExperimentError
-from kit.clock.experiment import RESERVED
+from kit.experiment import RESERVED, ExperimentError
 
 pytestmark = pytest.mark.usefixtures("smoke")
 

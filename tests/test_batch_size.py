@@ -14,8 +14,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import kit
+from kit import clock, system
 from kit.costs import Line
-from kit.machine import devices
+from kit.experiment import resolve
+from kit.life import Block, Life
+from kit.progress import Progress
 from kit.tuning import find_batch_size
 from kit.tuning.batch import forecast, probe, search
 from kit.tuning.batch.probe import Probe
@@ -38,8 +41,8 @@ class Simulated:
         self.bytes_at, self.seconds_at = bytes_at, seconds_at
         self.samples, self.runs_out_at = samples, runs_out_at
         self.sizes, self.peaks = [], []
-        self.progress = kit.clock.measuring.Progress("simulated")
-        self.experiment = kit.clock.experiment.resolve("test", self.train)
+        self.progress = Progress("simulated")
+        self.experiment = resolve(self.train)
 
     def train(self, *, batch_size=2):
         yield 1
@@ -57,16 +60,10 @@ class Simulated:
         if bytes_ > budget:
             return Probe(size, self.bytes_at(0), bytes_, handled, None)
         seconds = self.seconds_at(handled)
-        trial = dataclasses.replace(
-            TEMPLATE,
-            knobs={"batch_size": size},
-            block_seconds=[seconds] * 3,
-            block_items=[float(handled)] * 3,
-            block_steps=[1] * 3,
-            setup_seconds=[0.1],
-            start_memory_bytes=[int(bytes_)],
-            peak_memory_bytes=int(bytes_),
-        )
+        blocks = [Block(seconds, seconds, float(handled), steps=1)] * 3
+        life = Life(0, setup_seconds=0.1, memory_bytes=int(bytes_), blocks=blocks)
+        knobs = {"batch_size": size}
+        trial = dataclasses.replace(TEMPLATE, knobs=knobs, lives=[life])
         return Probe(size, self.bytes_at(0), bytes_, handled, trial)
 
 
@@ -287,7 +284,7 @@ class Twice(nn.Module):
 
 
 def reckon(train, size=32):
-    experiment = kit.clock.experiment.resolve("test", train)
+    experiment = resolve(train)
     return forecast.forecast_memory(experiment, {}, "batch_size", size)
 
 
@@ -590,7 +587,7 @@ def test_a_trial_is_ended_before_memory_runs_out():
                     kept.append(torch.ones(5 * MB))
             yield batch_size
 
-    watched = kit.machine.memory.MemoryWatch()
+    watched = system.MemoryWatch()
     with watched:
         found = find_batch_size(train, memory=30 * MB, most=64, seconds=0.2)
     assert found.largest == 2
@@ -599,7 +596,7 @@ def test_a_trial_is_ended_before_memory_runs_out():
 
 
 def test_the_memory_of_the_host_is_not_guarded_where_a_device_computes(monkeypatch):
-    monkeypatch.setattr(devices, "in_use", lambda: True)
+    monkeypatch.setattr(clock, "find_initialised", lambda: [0])
 
     def train(*, batch_size=2):
         while True:
@@ -619,16 +616,12 @@ def test_without_a_budget_most_of_what_is_free_may_be_used(smoke, monkeypatch):
     found = find_batch_size(train, most=64, seconds=0.1)
     assert 1e8 < found.budget_bytes < kit.this_machine().memory_bytes
 
-    class Card:
-        def __getattr__(self, name):
-            return lambda *_: 0
-
-        def available(self):
-            return 10**9
-
-        def mark(self):
-            return None
-
-    monkeypatch.setattr(devices, "EXTRA", [Card()])
+    monkeypatch.setattr(clock, "find_initialised", lambda: [0])
+    for name, told in {
+        "get_memory_info": (7 * 10**8, 10**10),
+        "memory_reserved": 5 * 10**8,
+        "memory_allocated": 2 * 10**8,
+    }.items():
+        monkeypatch.setattr(torch.accelerator, name, lambda index, told=told: told)
     found = find_batch_size(train, most=64, seconds=0.1)
     assert found.budget_bytes == pytest.approx(0.98e9)

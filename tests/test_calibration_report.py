@@ -3,15 +3,14 @@
 import json
 import math
 import random
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from liars import LIARS
 
-from kit import stats
-from kit.clock import run
-from kit.comparison import budget, comparing, conditions, doubts
+from kit import budget, life, ratio, stats
 
 sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
 from calibration import rendering, report, results, running, schedule
@@ -199,7 +198,9 @@ def test_the_schedule_can_be_cut_short_and_loses_no_job():
         done = [job for batch in schedule.batches(chosen, share) for job in batch]
         assert sorted(j.name for j in done) == sorted(j.name for j in chosen)
     assert len(chosen) == len(jobs)
-    early = list(schedule.batches(jobs, 1.0))[:31]  # two of six rounds
+    made = list(schedule.batches(jobs, 1.0))
+    assert max(map(len, made)) <= 4, "a process has its own luck with addresses"
+    early = made[: len(made) // 2]  # two of four rounds
     cells = {(job.condition, job.work) for batch in early for job in batch}
     assert {(c, w) for c in schedule.CONDITIONS for w in schedule.WORKS} <= cells
 
@@ -313,17 +314,18 @@ def test_the_page_has_the_liars_side_by_side():
 def test_the_page_has_the_limits_of_the_code():
     page = PAGE.read_text()
     for said in (
-        f"differ by more than {stats.SAME - 1:.0%}".replace("%", " %"),
-        f"others over {doubts._BUSY_CORES:g} cores",
-        f"waiting over {doubts._WAITING:.0%}".replace("%", " %"),
-        f"over {doubts._THROTTLED:.0%} of the time".replace("%", " %"),
-        f"blocks under {doubts._SHORT_BLOCK_SECONDS:g} s",
-        f"blocks are {conditions._BLOCK_SECONDS_UNDER_QUOTA:g} s long",
-        f"at least {1000 * run.BLOCK_SECONDS:.0f} ms",
-        f"longer: {comparing._LOOK_SHARE:.0%} of the budget".replace("%", " %"),
+        f"[1/{stats.SAME:g}, {stats.SAME:g}]",
+        f"differ by over {stats.SAME - 1:.0%}",
+        f"take over {ratio._BUSY:g} core",
+        f"wait over {ratio._WAITING:.0%} of the time",
+        f"stopped the process over {ratio._THROTTLED:.0%} of the time",
+        f"{1000 * budget._BLOCK_SECONDS_UNDER_QUOTA:.0f} ms under a quota",
+        f"at least {1000 * life.BLOCK_SECONDS:.0f} ms",
+        f"cold and alone: {budget._FIRST_SHARE:.0%} of the budget",
+        f"{budget._OVER_STRETCH:g} times the way to a slow block",
     ):
-        assert said in page, said
-    assert budget._FIRST_SHARE == 0.6 and "Six tenths" in page
-    assert budget._MOST_OVER == 3 and "three times the budget" in page
-    assert math.exp(budget._NARROW) == pytest.approx(1.01) and "±0.5 %" in page
-    assert doubts._CHANGED == 1.2 and "more than a fifth" in page
+        assert re.sub(r"(\d)%", r"\1 %", said) in page, said
+    assert budget._LEAST_PAIRS == 5 and "five, which may take three times" in page
+    assert budget._MOST_OVER == 3 and math.exp(budget._NARROW) == pytest.approx(1.005)
+    assert budget._SHARE_OF_START == 0.25 and "a quarter of what its start" in page
+    assert ratio._CHANGED == 1.2 and "off by over a fifth" in page

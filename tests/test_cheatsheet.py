@@ -5,6 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
+import cheatsheet
 import pytest
 import torch
 from torch import nn
@@ -13,7 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import kit
 from kit.__main__ import main
-from kit.diagnosis import cheatsheet
 from kit.diagnosis.advice import ADVICE, NO_CAUSE
 from kit.diagnosis.phases import PHASES
 
@@ -64,7 +64,7 @@ def test_the_sheet_has_what_the_kit_advises():
     lines = [line for line in written.splitlines() if line]
     assert lines[0] == "| " + " | ".join(cheatsheet.HEADERS) + " |"
     made = [f"| {' | '.join(row)} |" for row in cheatsheet.list_rows(SHEET.parent)]
-    again = "run `python -m kit cheatsheet --write tutorials/CHEATSHEET.md`"
+    again = f"run `python {cheatsheet.__file__} --write {SHEET}`"
     assert lines[2:] == made, again
 
 
@@ -107,7 +107,7 @@ TABLE = f"# Title\n\nBefore.\n\n{cheatsheet.START}\nold\n{cheatsheet.END}\n\nAft
 
 
 def write(path, capsys):
-    status = main(["cheatsheet", "--write", str(path)])
+    status = cheatsheet.main(["--write", str(path)])
     return status, capsys.readouterr().err
 
 

@@ -2,38 +2,35 @@
 
 import dataclasses
 import functools
-import inspect
+import io
 import itertools
 import math
+import os
 import random
 import re
 import signal
+import sys
 import threading
 import time
-import types
 
 import numpy
 import pytest
 import torch
 from helpers import (
-    FakeDevice,
     LazyTensor,
     change_everything,
     reader_state,
     stretches,
+    wait_until,
 )
 
 import kit
 from kit import progress
-from kit.clock import ExperimentError
-from kit.clock.experiment import resolve
-from kit.clock.log import Log
-from kit.clock.run import Run, started
-from kit.clock.stage import LocalStage
-from kit.machine import devices, ticks
-from kit.machine.ticks import Ticks
+from kit.clock import Ticks
+from kit.experiment import ExperimentError, resolve
 from kit.progress import Progress
 from kit.trial import JOURNAL
+from kit.variant import Variant
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -70,14 +67,24 @@ def finite(clock, *, length, of=0.005, bare=False):
     return epoch
 
 
+def steps_of(trial):
+    """How many steps each block has."""
+    return [block.steps for block in trial.blocks]
+
+
+def walls_of(trial):
+    """The wall time of each block."""
+    return [block.wall_seconds for block in trial.blocks]
+
+
 # Rates
 
 
 def test_seconds_steps_and_items_are_exact(clock):
     trial = kit.measure(steps(clock), seconds=1.0)
-    assert trial.block_items == [8 * n for n in trial.block_steps]
-    assert trial.block_seconds == exactly([0.005 * n for n in trial.block_steps])
-    assert trial.block_wall_seconds == exactly(trial.block_seconds)
+    assert trial.block_items == [8 * n for n in steps_of(trial)]
+    assert trial.block_seconds == exactly([0.005 * n for n in steps_of(trial)])
+    assert walls_of(trial) == exactly(trial.block_seconds)
     assert trial.items_per_second == exactly(8 / 0.005)
     assert trial.step_seconds == exactly(0.005)
     assert trial.outcome == "complete"
@@ -109,15 +116,8 @@ def once(clock, experiment, seconds=30.0):
 def test_five_starts_share_the_seconds_and_repeats_do_nothing(clock, repeats):
     trial = kit.measure(steps(clock, setup=0.05), seconds=2.0, repeats=repeats)
     assert trial.setup_seconds == exactly([0.05] * 5)
-    assert sorted(set(trial.block_setups)) == [0, 1, 2, 3, 4]
-    each = [
-        sum(
-            t
-            for t, s in zip(trial.block_seconds, trial.block_setups, strict=True)
-            if s == life
-        )
-        for life in range(5)
-    ]
+    assert [life.turn for life in trial.lives] == [0, 1, 2, 3, 4]
+    each = [sum(block.seconds for block in life.blocks) for life in trial.lives]
     assert each == pytest.approx([0.4] * 5, abs=0.03)
     assert "over 5 starts" in repr(trial)
 
@@ -282,29 +282,39 @@ def test_generator_that_ends_starts_again_and_drops_its_warm_up(clock, bare):
     assert first > 2, "the set-up's step and warm-up steps were counted"
     assert lives > 2
     assert counted == (list(range(first, 61)) * lives)[: len(counted)]
-    assert len(counted) == sum(trial.block_steps) == sum(trial.block_items)
+    assert len(counted) == sum(steps_of(trial)) == sum(trial.block_items)
 
 
 def test_starting_again_takes_no_time_from_blocks(clock):
-    trial = kit.measure(finite(clock, length=60), seconds=2.0)
-    # The last step of each life ends with its next yield, which never comes.
-    lives = len(trial.setup_seconds)
-    assert trial.setup_seconds == exactly([0.3] * lives)
-    spent = 0.005 * sum(trial.block_steps)
-    assert spent <= sum(trial.block_seconds) + 1e-7 <= spent + 0.005 * lives
+    starts, epoch = [], finite(clock, length=60)
+
+    def train():
+        starts.append(True)
+        yield from epoch()
+
+    trial = kit.measure(train, seconds=2.0)
+    assert len(starts) > len(trial.lives) == len(trial.setup_seconds)
+    assert trial.setup_seconds == exactly([0.3] * len(trial.lives))
+    # The last step of each start ends with its next yield, which never comes.
+    spent = 0.005 * sum(steps_of(trial))
+    assert spent <= sum(trial.block_seconds) + 1e-7 <= spent + 0.005 * len(starts)
     assert min(trial.block_seconds) >= 0.02 - 1e-9
 
 
 def test_starting_again_waits_for_the_device_as_the_first_start_does(clock, device):
+    starts = []
+
     def epoch():
+        starts.append(True)
         device.enqueue(0.3)
         for _ in range(60):
             yield 1
             clock.work(0.005)
 
     trial = kit.measure(epoch, seconds=1.0)
-    assert len(trial.setup_seconds) > 2
-    assert trial.setup_seconds == exactly([0.3] * len(trial.setup_seconds))
+    assert len(starts) > len(trial.lives)
+    assert trial.setup_seconds == exactly([0.3] * len(trial.lives))
+    assert max(trial.block_seconds) < 0.04, "what a start has queued"
 
 
 def test_steps_dropped_after_starting_again_leave_nothing_on_the_device(clock, device):
@@ -366,8 +376,8 @@ def test_bare_yield_in_a_whole_run_is_excluded_exactly(clock):
     trial = kit.measure(train, seconds=None)
     assert trial.excluded_seconds == exactly(0.73)
     assert trial.block_seconds == exactly([0.1])
-    assert trial.block_wall_seconds == exactly([0.1])
-    assert trial.block_steps == [10]
+    assert walls_of(trial) == exactly([0.1])
+    assert steps_of(trial) == [10]
 
 
 @pytest.mark.parametrize("seconds", [1.0, None])
@@ -407,7 +417,7 @@ def test_whole_runs_are_one_block_each_with_seeds_0_1_2(clock):
     assert [seed for seed, *_ in seeds] == [0, 1, 2]
     assert [len(set(column)) for column in zip(*seeds, strict=True)] == [3] * 4
     assert trial.block_seconds == exactly([0.5] * 3)
-    assert trial.block_steps == [5] * 3
+    assert steps_of(trial) == [5] * 3
     assert trial.block_items == [20] * 3
     assert trial.setup_seconds == exactly([0.5] * 3)
 
@@ -502,7 +512,7 @@ def test_time_of_queued_work_counts(clock, device):
 
 def test_tensor_metrics_are_read_after_the_clock_has_stopped(clock, device):
     trial = kit.measure(once(clock, queued(clock, device)), seconds=0.5)
-    assert clock.events.count("read") >= sum(trial.block_steps)
+    assert clock.events.count("read") >= sum(steps_of(trial))
     assert not any("read" in stretch for stretch in stretches(clock.events))
     first = trial.metrics["loss"][0]
     counted = len(trial.metrics["loss"])
@@ -549,13 +559,13 @@ def test_consecutive_blocks_wait_once_each(clock, device):
     trial = kit.measure(once(clock, plainly_queued(clock, device)), seconds=0.5)
     blocks = len(trial.block_seconds)
     assert blocks > 10
-    assert signs(clock.events).endswith("s" + "(s)" * blocks)
+    assert signs(clock.events).endswith("(s)" * blocks)
 
 
 def test_after_reading_tensors_the_device_is_waited_for_off_the_clock(clock, device):
     trial = kit.measure(once(clock, queued(clock, device)), seconds=0.5)
-    block = "s(s)" + "r" * trial.block_steps[0]
-    assert set(trial.block_steps) == {trial.block_steps[0]}
+    block = "s(s)" + "r" * steps_of(trial)[0]
+    assert set(steps_of(trial)) == {steps_of(trial)[0]}
     assert signs(clock.events).endswith(block * len(trial.block_seconds))
 
 
@@ -580,7 +590,7 @@ def test_work_that_reading_a_metric_queues_is_in_no_block(clock, device):
 
     trial = kit.measure(train, seconds=0.5)
     assert trial.block_seconds == exactly(
-        [0.0001 + 0.005 * steps for steps in trial.block_steps]
+        [0.0001 + 0.005 * steps for steps in steps_of(trial)]
     )
 
 
@@ -598,14 +608,11 @@ def test_no_variant_pays_for_the_queue_of_the_other(clock, device, length):
         each = 0.005 * trial.knobs["variant"]
         ends = [
             seconds - steps * each
-            for seconds, steps in zip(
-                trial.block_seconds, trial.block_steps, strict=True
-            )
+            for seconds, steps in zip(trial.block_seconds, steps_of(trial), strict=True)
         ]
         # Of the host's work only that before the first queued step is seen, once more
         # where a generator has ended in a block.
         assert set(numpy.round(ends, 7)) <= {0.0001, 0.0002}
-        assert trial.block_device_seconds == exactly(trial.block_wall_seconds)
 
 
 def test_what_a_closing_experiment_queues_is_not_in_the_next_set_up(clock, device):
@@ -623,147 +630,23 @@ def test_what_a_closing_experiment_queues_is_not_in_the_next_set_up(clock, devic
     assert len(trial.setup_seconds) > 1
 
 
-# Device time
-
-
-def test_device_time_is_that_between_the_ends_of_a_block(clock, device):
-    trial = kit.measure(plainly_queued(clock, device), seconds=0.5)
-    assert trial.block_device_seconds == exactly(trial.block_wall_seconds)
-    assert trial.device_step_seconds == exactly(trial.step_seconds)
-    (row,) = [row for row in trial.rows() if row[0] == "device time per step"]
-    assert row[1] == "5.02 ms"
-    assert "device time per step" in trial._repr_html_()
-
-
-def test_device_time_is_not_corrected_for_others(clock, device):
-    def train():
-        while True:
-            clock.work(0.03, delay=0.01)
-            yield 1
-
-    trial = kit.measure(train, seconds=0.5)
-    assert trial.step_seconds == exactly(0.02)
-    assert trial.device_step_seconds == exactly(0.03)
-
-
-def test_the_device_that_takes_longest_counts(clock, device, monkeypatch):
-    other = FakeDevice(clock)
-    monkeypatch.setattr(devices, "EXTRA", [other, device])
-
-    def train():
-        while True:
-            other.enqueue(0.001)
-            device.enqueue(0.005)
-            yield 1
-
-    trial = kit.measure(train, seconds=0.5)
-    steps = trial.block_steps
-    assert trial.block_device_seconds == exactly([0.005 * n for n in steps])
-
-
-def test_time_that_is_left_out_leaves_no_device_time(clock, device):
-    def train():
-        yield 1
-        for number in range(6):
-            device.enqueue(0.1)
-            yield 1
-            if number == 3:
-                clock.work(1.0)
-                yield
-
-    trial = kit.measure(train, seconds=None)
-    assert trial.block_device_seconds == [None]
-    assert trial.excluded_seconds == exactly(1.0)
-    assert math.isnan(trial.device_step_seconds)
-    assert "device" not in repr(trial)
-
-
-def test_a_whole_run_has_a_device_time(clock, device):
-    trial = kit.measure(queued(clock, device, count=40), seconds=None)
-    assert trial.block_device_seconds == exactly([0.0001 + 40 * 0.005])
-
-
-def test_without_an_accelerator_there_is_no_device_time(clock):
-    trial = kit.measure(steps(clock), seconds=0.5)
-    assert trial.block_device_seconds == [None] * len(trial.block_seconds)
-    assert math.isnan(trial.device_step_seconds)
-    assert "device" not in repr(trial)
-
-
-@pytest.mark.parametrize("mark", [None, RuntimeError, NotImplementedError])
-def test_a_device_without_marks_is_measured_all_the_same(
-    clock, device, monkeypatch, mark
-):
-    def no_mark():
-        if mark is not None:
-            raise mark("no timing here")
-
-    monkeypatch.setattr(device, "mark", no_mark)
-    trial = kit.measure(plainly_queued(clock, device), seconds=0.5)
-    assert trial.step_seconds == pytest.approx(0.005, rel=0.02)
-    assert set(trial.block_device_seconds) == {None}
-
-
-class Event:
-    """What `torch.cuda.Event` is to the kit."""
-
-    def __init__(self, enable_timing=False):
-        self.enable_timing, self.stream = enable_timing, None
-
-    def record(self, stream=None):
-        self.stream = stream
-
-    def elapsed_time(self, end):
-        assert self.enable_timing and end.enable_timing
-        return 1500.0
-
-
-def test_marks_are_timed_events_on_the_devices_own_current_stream():
-    module = types.SimpleNamespace(
-        Event=Event, current_stream=lambda index: f"the stream of {index}"
-    )
-    accelerator = devices.TorchAccelerator(module, 3)
-    start, end = accelerator.mark(), accelerator.mark()
-    assert start is not end
-    assert start.stream == end.stream == "the stream of 3"
-    assert accelerator.elapsed(start, end) == 1.5
-
-
-@pytest.mark.parametrize("module", [torch.cuda, torch.xpu], ids=["cuda", "xpu"])
-def test_the_installed_pytorch_has_the_events_that_marks_need(module):
-    assert "enable_timing" in inspect.signature(module.Event.__new__).parameters
-    assert "stream" in inspect.signature(module.Event.record).parameters
-    assert callable(module.Event.elapsed_time)
-    assert len(inspect.signature(module.current_stream).parameters) == 1
-
-
-@pytest.mark.parametrize("allocated", [0, 1024])
-def test_a_mac_whose_gpu_holds_nothing_has_no_device_time(monkeypatch, allocated):
-    from torch.mps import event
-
-    monkeypatch.setattr(torch.mps, "current_allocated_memory", lambda: allocated)
-    monkeypatch.setattr(event, "Event", Event)
-    mark = devices.MetalAccelerator().mark()
-    assert (mark is None) == (not allocated)
-    if mark is not None:
-        assert devices.MetalAccelerator().elapsed(mark, mark) == 1.5
-
-
 # Longer blocks, where a run is told so
 
 
 @pytest.mark.parametrize("step", [0.0007, 0.03, 0.5])
 def test_a_run_can_be_told_how_long_blocks_last(clock, step):
-    experiment = resolve("test", steps(clock, of=step))
+    experiment = resolve(steps(clock, of=step))
     with Progress("testing") as told:
-        run = Run(LocalStage(experiment, {}), Log(), told, block_seconds=0.2)
-        with started(run, warm_up_seconds=1.0):
+        variant = Variant(experiment, {}, block_seconds=0.2)
+        with variant.lead(0, told) as life:
+            life.open()
+            life.settle(1.0)
             for _ in range(3):
-                run.block()
-    seconds = [block.seconds for block in run.log.blocks]
+                life.block()
+    seconds = [block.seconds for block in life.blocks]
     assert min(seconds) >= 0.2 - 1e-9
     assert max(seconds) < max(1.1 * 0.2 + step, 2 * step)
-    assert run.steps_per_block == (1 if step > 0.2 else math.ceil(1.1 * 0.2 / step))
+    assert variant.steps == (1 if step > 0.2 else math.ceil(1.1 * 0.2 / step))
 
 
 def test_a_block_is_as_long_as_told_where_steps_have_become_faster(clock):
@@ -773,14 +656,15 @@ def test_a_block_is_as_long_as_told_where_steps_have_become_faster(clock):
             clock.work(0.01 if number < 100 else 0.004)
 
     with Progress("testing") as told:
-        stage = LocalStage(resolve("test", train), {})
-        run = Run(stage, Log(), told, block_seconds=0.2)
-        with started(run, warm_up_seconds=1.0):
+        variant = Variant(resolve(train), {}, block_seconds=0.2)
+        with variant.lead(0, told) as life:
+            life.open()
+            life.settle(1.0)
             for _ in range(5):
-                run.block()
-    assert run.steps_per_block == math.ceil(1.1 * 0.2 / 0.01)
-    assert run.log.blocks[-1].steps >= 50
-    assert min(block.seconds for block in run.log.blocks) >= 0.2 - 1e-9
+                life.block()
+    assert variant.steps == math.ceil(1.1 * 0.2 / 0.01)
+    assert life.blocks[-1].steps >= 50
+    assert min(block.seconds for block in life.blocks) >= 0.2 - 1e-9
 
 
 # Wall and run
@@ -797,7 +681,7 @@ def test_a_block_is_as_long_as_told_where_steps_have_become_faster(clock):
     ],
 )
 def test_run_time_is_wall_time_less_what_others_caused(delay, own, expected):
-    seconds = ticks.run_seconds(Ticks(7, 2, 3), Ticks(8, 2 + delay, 3 + own))
+    seconds = kit.clock.run_seconds(Ticks(7, 2, 3), Ticks(8, 2 + delay, 3 + own))
     assert seconds == exactly(expected)
 
 
@@ -809,8 +693,8 @@ def test_both_wall_and_run_time_are_kept(clock, own, expected):
             clock.work(0.04, delay=0.01, own=own)
 
     trial = kit.measure(train, seconds=1.0)
-    assert trial.block_seconds == exactly([expected] * len(trial.block_steps))
-    assert trial.block_wall_seconds == exactly([0.04] * len(trial.block_steps))
+    assert trial.block_seconds == exactly([expected] * len(steps_of(trial)))
+    assert walls_of(trial) == exactly([0.04] * len(steps_of(trial)))
     assert trial.items_per_second == exactly(1 / expected)
 
 
@@ -834,7 +718,7 @@ def test_the_real_clock_keeps_sleeps_in():
     assert trial.step_seconds >= 0.029
     assert all(
         wall >= run - 1e-6
-        for wall, run in zip(trial.block_wall_seconds, trial.block_seconds, strict=True)
+        for wall, run in zip(walls_of(trial), trial.block_seconds, strict=True)
     )
 
 
@@ -970,11 +854,12 @@ def test_smoke_is_one_warm_up_step_and_two_pairs(clock, smoke):
             clock.work(0.001)
 
     trial = kit.measure(train, seconds=60.0)
-    assert sum(taken) - sum(trial.block_steps) <= 2
-    assert sum(trial.block_steps) <= 4
+    assert sum(taken) - sum(steps_of(trial)) <= 2
+    assert sum(steps_of(trial)) <= 4
     comparison = kit.compare(train, variant=[1, 2], seconds=60.0)
     for one in comparison.trials:
-        assert len(set(one.block_setups)) == 2  # a pair in either order
+        # The first life, and a pair of turns in either order.
+        assert [life.turn for life in one.lives] == [-1, 0, 1]
 
 
 # Progress, Stop, interrupts
@@ -1032,6 +917,63 @@ def test_progress_is_shown_from_a_thread_of_its_own(capfd, monkeypatch):
 
     kit.measure(train, seconds=None)
     assert "measuring train" in capfd.readouterr().err
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Show progress after a hundredth of a second."""
+    monkeypatch.setattr(progress, "_SHORT_SECONDS", 0.01)
+    return Progress("measuring train, which has many knobs", at_once=True)
+
+
+def test_nothing_is_shown_while_a_progress_is_hushed(at_once, capsys):
+    at_once.hushed = True
+    with at_once:
+        time.sleep(0.2)
+        assert capsys.readouterr().err == ""
+        at_once.hushed = False
+        wait_until(lambda: "measuring train" in capsys.readouterr().err)
+
+
+def test_who_shows_progress_is_a_thread_of_the_kit(at_once):
+    before = set(threading.enumerate())
+    with at_once:
+        (thread,) = set(threading.enumerate()) - before
+        assert thread.name.startswith("kit ")
+    assert not thread.is_alive()
+
+
+class Terminal(io.StringIO):
+    """A terminal of 40 columns."""
+
+    def isatty(self):
+        return True
+
+    def fileno(self):
+        return 2
+
+
+def put_terminal(monkeypatch):
+    """Make standard error a terminal, for the rest of the test that calls this."""
+    monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((40, 9)))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    return sys.stderr
+
+
+def test_progress_is_a_line_of_a_terminal_and_gone_at_the_end(at_once, monkeypatch):
+    terminal = put_terminal(monkeypatch)
+    with at_once:
+        wait_until(terminal.getvalue)
+    first, *_, last, rest = terminal.getvalue().split("\r")
+    assert first == "measuring train, which has many knobs ·"
+    assert (last, rest) == (" " * 39, "")
+
+
+def test_what_is_short_shows_no_progress(monkeypatch):
+    terminal = put_terminal(monkeypatch)
+    with Progress("measuring train"):
+        pass
+    assert terminal.getvalue() == ""
 
 
 def test_time_left_follows_from_the_share_that_is_done():
@@ -1096,7 +1038,7 @@ def test_blocks_until_stop_are_kept(clock, progresses):
 
     trial = kit.measure(train, seconds=60.0)
     assert trial.outcome == "stopped"
-    assert 100 < sum(trial.block_steps) <= 200
+    assert 100 < sum(steps_of(trial)) <= 200
     assert trial.items_per_second == exactly(100)
 
 
@@ -1161,7 +1103,7 @@ def test_interrupt_closes_the_generator_and_comes_through(where, request):
 
 
 def test_interrupt_between_steps_closes_the_generator(clock, monkeypatch):
-    closed, real = [], devices.synchronize
+    closed, real = [], kit.clock.synchronize
 
     def train():
         try:
@@ -1176,7 +1118,7 @@ def test_interrupt_between_steps_closes_the_generator(clock, monkeypatch):
             raise KeyboardInterrupt
         real()
 
-    monkeypatch.setattr(devices, "synchronize", interrupted)
+    monkeypatch.setattr(kit.clock, "synchronize", interrupted)
     with pytest.raises(KeyboardInterrupt):
         kit.measure(train, seconds=60.0)
     assert closed == [True]

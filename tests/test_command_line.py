@@ -1,4 +1,4 @@
-"""`python -m kit`: machine, claims and record."""
+"""From a shell: `python -m kit`, and `claims` and `record` in tutorials/scripts."""
 
 import ast
 import builtins
@@ -12,21 +12,24 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import nbclient
+import claims
 import nbformat
 import pytest
-from test_ratio import make_machine, rate_trial
+import record as recorder
+from trials import make_machine, rate_trial
 
 import kit
 from kit import recording
 from kit.__main__ import main
-from kit.comparison import Comparison, Ratio
-from kit.machine import ticks
-from kit.recording import Recording, notebooks, quiet
+from kit.comparison import Comparison
+from kit.ratio import Ratio
+from kit.recording import Recording
 from kit.teaching import Claim
 from kit.trial import JOURNAL
 
 ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = ROOT / "tutorials" / "scripts"
+COMMANDS = {"claims": claims.main, "record": recorder.main}
 TODAY = datetime.date.today
 CPU, GPU = "imaginary-2-cores", "imaginary-gpu"
 CHAPTER = "00_made_up"
@@ -104,9 +107,9 @@ def record(
     return path
 
 
-def run(capsys, *arguments):
+def run(capsys, command, *arguments):
     """Run a command; return its exit status, output and errors."""
-    status = main([str(argument) for argument in arguments])
+    status = COMMANDS[command]([str(argument) for argument in arguments])
     printed = capsys.readouterr()
     return status, printed.out, printed.err
 
@@ -126,7 +129,8 @@ def kept(folder):
 
 
 def test_machine_says_what_this_machine_is(capsys):
-    status, out, err = run(capsys, "machine")
+    status = main(["machine"])
+    out, err = capsys.readouterr()
     assert status == 0
     assert kit.this_machine().name in out
     assert "cores" in out
@@ -144,12 +148,42 @@ def test_the_module_is_a_command():
     assert "cores" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["record"], ["claims", "x"]])
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["record"], ["machine", "x"]])
 def test_what_is_no_command_says_how_it_is_used(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert "usage: python -m kit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("record", []),
+        ("record", ["--seconds", "0", "x.ipynb"]),
+        ("record", ["--seconds", "nan", "x.ipynb"]),
+        ("record", ["--seconds", "soon", "x.ipynb"]),
+        ("claims", ["x"]),
+    ],
+)
+def test_what_is_asked_wrongly_ends_with_2(capsys, command, arguments):
+    with pytest.raises(SystemExit) as caught:
+        run(capsys, command, *arguments)
+    assert caught.value.code == 2
+    assert "usage: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["record", "claims", "cheatsheet"])
+def test_the_scripts_are_commands(name):
+    """They find each other and the kit, from wherever they are started."""
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / f"{name}.py", "--help"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: {name}.py" in done.stdout
 
 
 # claims
@@ -159,7 +193,8 @@ def test_claims_prints_a_table_of_claim_and_machine(tutorials, capsys):
     record(tutorials, speed=4.0, machine=GPU)
     status, out, err = run(capsys, "claims", "--folder", tutorials)
     assert (status, err) == (0, "")
-    header, row = out.splitlines()
+    header, line, row = out.splitlines()
+    assert set(line) == set("| -")
     assert header.index("claim") < header.index(CPU) < header.index(GPU)
     assert CHAPTER in row
     assert SENTENCE in row
@@ -177,7 +212,7 @@ def test_claims_of_a_recording_by_another_process(tmp_path, capsys):
     folder = tmp_path / "tutorials"
     write_chapter(folder, COUNT, CLAIM)
     path = folder / "recordings" / f"{CHAPTER}__{CPU}__2026-01-02.json"
-    tests = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    tests = os.pathsep.join(map(str, [ROOT, ROOT / "tests", SCRIPTS]))
     code = f"""
 import kit, kit.recording
 from kit.trial import JOURNAL
@@ -191,7 +226,7 @@ kit.recording.write_journal({str(path)!r})
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     status, out, err = check(capsys, folder)
     assert (status, err) == (0, "")
-    assert re.search(rf"{SENTENCE} +✓ 2 ×", out)
+    assert re.search(rf"{SENTENCE} \| ✓ 2 ×", out)
 
 
 def test_claims_that_stand_pass(tutorials, capsys):
@@ -348,7 +383,7 @@ def test_several_claims_of_several_chapters(tutorials, capsys):
     status, out, _ = check(capsys, tutorials)
     assert status == 0
     lines = out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [CHAPTER, "01_second"]
+    assert [line.split()[1] for line in lines[2:]] == [CHAPTER, "01_second"]
 
 
 def test_one_claim_of_two_that_fails_is_named(tutorials, capsys):
@@ -440,8 +475,7 @@ def test_no_claims_yet_is_no_failure(tmp_path, capsys):
 
 # The README's table
 
-START = "<!-- claims: written by `python -m kit claims --write README.md` -->"
-END = "<!-- end of claims -->"
+START, END = claims.START, claims.END
 
 
 @pytest.fixture
@@ -533,6 +567,8 @@ def test_a_readme_that_is_not_there_is_an_error_not_a_traceback(tutorials, capsy
 class Kernel:
     """Runs cells in this process, and shows what a kernel might show."""
 
+    is_cut = False
+
     def __init__(self, notebook, **options):
         self.notebook = notebook
         self.folder = Path(options["resources"]["metadata"]["path"])
@@ -559,14 +595,14 @@ def checks(monkeypatch):
 
     made = Checks([QUIET])
     made.found = found
-    monkeypatch.setattr(quiet, "compare_with_itself", made)
+    monkeypatch.setattr(recorder, "compare_with_itself", made)
     return made
 
 
 @pytest.fixture
 def chapter(tmp_path, monkeypatch, checks):
     """A chapter that makes two trials, a comparison and a claim."""
-    monkeypatch.setattr(nbclient, "NotebookClient", Kernel)
+    monkeypatch.setattr(recorder, "Client", Kernel)
     return write_chapter(
         tmp_path / "tutorials",
         "import kit\nfrom kit.trial import JOURNAL\n"
@@ -660,10 +696,10 @@ def test_what_is_not_recorded_needs_no_quiet(
 
 
 def test_the_loop_that_is_compared_is_that_of_the_readme():
-    """Both say it; only the annotations are the kit's own."""
+    """Both say it; only the annotations are the script's own."""
     page = (ROOT / "README.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.S)
-    source = (ROOT / "kit" / "recording" / "quiet.py").read_text("utf-8")
+    source = (SCRIPTS / "record.py").read_text("utf-8")
     loops = [find_train(code) for code in (*blocks, source) if "def train(" in code]
     assert len(loops) == 2 and loops[0] == loops[1]
 
@@ -685,9 +721,9 @@ def test_the_check_compares_that_loop_with_itself(monkeypatch):
         asked.append((list(experiments.values()), seconds))
         return made_up(1.0, CPU)
 
-    monkeypatch.setattr(quiet, "compare", compare)
-    assert "quiet" in quiet.check_quiet()
-    assert asked == [([quiet.train, quiet.train], 10.0)]
+    monkeypatch.setattr(recorder, "compare", compare)
+    assert "quiet" in recorder.check_quiet()
+    assert asked == [([recorder.train, recorder.train], 10.0)]
 
 
 def test_record_replaces_what_this_machine_recorded_before(chapter, capsys):
@@ -816,10 +852,10 @@ def test_a_recording_that_cannot_be_written_leaves_the_notebook_alone(
 
 
 def test_a_chapter_that_measures_nothing_has_outputs_only(chapter, capsys, tmp_path):
-    quiet = write_chapter(tmp_path / "tutorials", "x = 1", name="01_quiet")
-    assert run(capsys, "record", quiet)[0] == 0
-    assert recordings(quiet) == []
-    assert nbformat.read(quiet, as_version=4).cells[1].outputs
+    second = write_chapter(tmp_path / "tutorials", "x = 1", name="01_second")
+    assert run(capsys, "record", second)[0] == 0
+    assert recordings(second) == []
+    assert nbformat.read(second, as_version=4).cells[1].outputs
 
 
 # record, with a kernel
@@ -878,7 +914,7 @@ def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch, checks):
     assert [trial.knobs["n"] for trial in made.trials] == [1000, 4000, 1000]
     assert made.trials[0].source.startswith("def count(")
     assert made.comparisons[0].labels == ["n=1000", "n=4000"]
-    assert len(set(made.trials[0].block_setups)) >= 10, "not a smoke run"
+    assert len(made.trials[0].lives) >= 10, "not a smoke run"
     assert [row["sentence"] for row in made.claims] == [SENTENCE]
     assert SENTENCE in out
 
@@ -890,8 +926,8 @@ def late(tmp_path, monkeypatch):
     Only the recorder reads it. Return the options for that.
     """
     file = tmp_path / "late"
-    clock = SimpleNamespace(wall=lambda: 954.5 if file.exists() else 0.0)
-    monkeypatch.setattr(ticks, "CLOCK", clock)
+    stopped_clock = SimpleNamespace(monotonic=lambda: 954.5 if file.exists() else 0.0)
+    monkeypatch.setattr(recorder, "time", stopped_clock)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return ["--seconds", "1000", "--into", tmp_path / "there"]
 
@@ -932,7 +968,7 @@ def test_a_chapter_that_is_cut_keeps_what_it_has(tmp_path, capsys, checks, late)
 def test_a_cell_that_does_not_let_itself_be_interrupted_is_told(
     tmp_path, capsys, checks, late, monkeypatch
 ):
-    monkeypatch.setattr(notebooks, "_SECONDS_TO_STOP", 0.2)
+    monkeypatch.setattr(recorder, "SECONDS_TO_STOP", 0.2)
     loop = "while True:\n    try:\n        time.sleep(99)\n"
     path = write_chapter(
         tmp_path / "tutorials",

@@ -3,23 +3,23 @@
 import itertools
 
 import pytest
-from test_ratio import noisy, rate_trial
+from trials import noisy, rate_trial
 
 import kit
-from kit.comparison import compare_trials
-from kit.machine import load
-from kit.trial import COLD
+from kit import system
+from kit.life import COLD
+from kit.ratio import compare_trials
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
-CALM = {"others_cores": 0.0, "cores_per_thread": 1.0, "waiting": 0.0}
+CALM = {"others_cores": 0.0, "cores_per_thread": 1.0, "waiting": 0.0, "throttled": 0.0}
 
 
 @pytest.fixture
 def seen(monkeypatch):
     """What the load counters will have told, to be changed by a test."""
     told = dict(CALM)
-    monkeypatch.setattr(load, "describe", lambda *readings: dict(told))
+    monkeypatch.setattr(system, "describe_load", lambda *readings: dict(told))
     return told
 
 
@@ -37,8 +37,8 @@ def test_blocks_are_long_where_a_quota_stops_the_process(clock, seen, throttled,
     seen["throttled"] = throttled
     made = kit.compare(working(clock), variant=[1, 2], seconds=4.0)
     for trial in made.trials:
-        blocks = zip(trial.block_setups, trial.block_seconds, strict=True)
-        later = [seconds for setup, seconds in blocks if setup != COLD]
+        lives = [life for life in trial.lives if life.turn != COLD]
+        later = [block.seconds for life in lives for block in life.blocks]
         assert least <= min(later) <= max(later) < 2 * least
     # Long blocks tell whom the quota hit: then there is a verdict.
     assert made.ratio.verdict == "same"

@@ -21,9 +21,9 @@ from torch.optim import optimizer
 
 from kit import diagnosis
 from kit.__main__ import main
-from kit.clock import ExperimentError
 from kit.diagnosis.imports import ImportWatch, restore_imports, watch_import
 from kit.diagnosis.scripts import load_experiment, parse_knobs
+from kit.experiment import ExperimentError
 
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = """
@@ -685,7 +685,7 @@ def test_bad_arguments_end_with_2(capsys, calls, arguments, words):
 
 def test_other_commands_take_no_extra_words(capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["claims", "batch_size=3"])
+        main(["machine", "batch_size=3"])
     assert caught.value.code == 2
     assert "unrecognized arguments: batch_size=3" in capsys.readouterr().err
 

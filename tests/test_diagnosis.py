@@ -31,16 +31,15 @@ from torch.utils.data.dataloader import (
 )
 
 import kit
-from kit import progress, stats
-from kit.clock import ExperimentError
-from kit.clock.experiment import resolve
-from kit.comparison import Ratio
+from kit import progress, stats, system
 from kit.diagnosis import causes, diagnosing, trace
 from kit.diagnosis.advice import advise
 from kit.diagnosis.causes import Evidence
 from kit.diagnosis.interventions import Intervention, installed, intervene
 from kit.diagnosis.operations import Work
+from kit.experiment import ExperimentError, resolve
 from kit.figures.theme import PHASES
+from kit.ratio import Ratio
 
 pytestmark = pytest.mark.usefixtures("smoke")
 
@@ -68,7 +67,7 @@ class Broken(Exception):
 def live(experiment, what, steps=5, *, devices=False):
     """Let an experiment live with an intervention; return what it yielded."""
     with installed(devices=devices):
-        resolved = intervene(resolve("diagnose()", experiment), what)
+        resolved = intervene(resolve(experiment), what)
         generator = resolved.start({})
         try:
             return list(itertools.islice(generator, steps))
@@ -821,7 +820,7 @@ def test_no_intervention_is_at_work_outside_the_generator():
 
     with installed():
         what = Intervention("x", cached=True, threads=3, step="skip")
-        generator = intervene(resolve("diagnose()", epochs), what).start({})
+        generator = intervene(resolve(epochs), what).start({})
         next(generator)
         torch.set_num_threads(1)
         assert torch.get_num_threads() == 1
@@ -1418,7 +1417,8 @@ def diagnosed():
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("KIT_SMOKE")
         # Whatever else runs on this machine is no business of these tests.
-        patch.setattr("kit.machine.load.describe", lambda *looks: {})
+        nothing = system.Load(*[0.0] * len(system.Load._fields))
+        patch.setattr(system, "read_load", lambda *_: nothing)
         return kit.diagnose(waits, seconds=3.0)
 
 

@@ -25,10 +25,10 @@ from panels import HTML, VIEW, Shown, alt_of, rows_of, text_of
 from test_panel import Holder, settings
 
 import kit
-from kit.clock import ExperimentError
 from kit.diagnosis import Diagnosis
 from kit.diagnosis.advice import ADVICE
 from kit.diagnosis.diagnosing import diagnose_watched
+from kit.experiment import ExperimentError
 from kit.panel import Gallery
 from kit.panel.findings import CAUSES, NOTHING, Finding
 from kit.progress import Progress, Stopped
@@ -181,12 +181,12 @@ def test_run_waits_until_it_is_stopped_and_says_so():
 
 
 def test_half_a_diagnosis_is_none():
-    from kit.clock.experiment import resolve
+    from kit.experiment import resolve
 
     progress = Progress("diagnosing")
     progress.report = lambda find: progress.stop()  # while causes are left out
     with pytest.raises(Stopped):
-        diagnose_watched(resolve("test", nap), {}, progress, 2.0)
+        diagnose_watched(resolve(nap), {}, progress, 2.0)
     assert progress.fraction > 0
 
 

@@ -1,12 +1,12 @@
 """Known failures of workers come with one line that says what to do."""
 
+import dataclasses
 import multiprocessing
 import os
 import pickle
 import signal
 import subprocess
 import sys
-import types
 
 import pytest
 import torch
@@ -14,8 +14,10 @@ from helpers import refused
 from torch.utils.data import DataLoader
 
 import kit
-from kit.clock import ExperimentError, hints
-from kit.clock.hints import describe_error, find_hint
+from kit import hints
+from kit.experiment import ExperimentError
+from kit.hints import describe_error, find_hint
+from kit.machine import this_machine
 
 
 class Numbers(torch.utils.data.Dataset):
@@ -65,6 +67,26 @@ def test_worker_that_leaves():
 
 
 @pytest.mark.usefixtures("smoke")
+def test_a_worker_is_named_where_its_broken_connection_is_seen_first():
+    """As PyTorch does, a handler says a moment later which process died."""
+
+    def say(*_):
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+
+    def load():
+        yield 1
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    before = signal.signal(signal.SIGALRM, say)
+    try:
+        refused(lambda: kit.measure(load), "pid 7", "memory")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("smoke")
 def test_error_of_a_worker_is_said_and_not_its_traceback():
     message = refused(lambda: kit.measure(load, act=fail), "not a number: NaN")
     assert "Traceback (" not in message
@@ -72,7 +94,8 @@ def test_error_of_a_worker_is_said_and_not_its_traceback():
 
 
 def test_small_shared_memory_says_how_large_it_is(monkeypatch):
-    monkeypatch.setattr(hints.limits, "find_shared_memory", lambda root: (64e6, ""))
+    machine = dataclasses.replace(this_machine(), shared_memory_bytes=64_000_000)
+    monkeypatch.setattr(hints, "this_machine", lambda root: machine)
     for text in [
         "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
         "dataloader's workers are out of shared memory.",
@@ -86,6 +109,16 @@ def test_small_shared_memory_says_how_large_it_is(monkeypatch):
 
 def test_full_disk_is_not_taken_for_shared_memory():
     assert find_hint(OSError(28, "No space left on device", "model.pt")) is None
+
+
+def test_killed_for_memory_says_how_much_there_is(monkeypatch):
+    machine = dataclasses.replace(this_machine(), memory_bytes=2_000_000_000)
+    monkeypatch.setattr(hints, "this_machine", lambda root: machine)
+    for text in [
+        "DataLoader worker (pid 7) is killed by signal: Killed. ",
+        "DataLoader worker (pid(s) 7) exited unexpectedly",
+    ]:
+        assert "2 GB" in find_hint(RuntimeError(text))
 
 
 CELL = """
@@ -108,8 +141,8 @@ def test_what_python_says_of_a_cells_data_set_is_known():
 
 
 def test_exit_without_fork_may_be_a_cells_data_set(monkeypatch):
-    machine = types.SimpleNamespace(start_method="spawn")
-    monkeypatch.setattr(hints, "this_machine", lambda: machine)
+    machine = dataclasses.replace(this_machine(), start_method="spawn")
+    monkeypatch.setattr(hints, "this_machine", lambda root: machine)
     error = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
     assert "%%writefile" in find_hint(error)
 
@@ -181,9 +214,24 @@ def test_words_of_an_error_caught_in_a_worker():
     del caught, loader
 
 
+class Odd(Exception):
+    """An error of a reader's own."""
+
+
+def test_words_of_a_workers_traceback_give_no_hint():
+    """Only its end is the error: paths and code in it may be any."""
+    said = (
+        "Caught Odd in DataLoader worker process 0.\nOriginal Traceback (most recent "
+        'call last):\n  File "/torch_1/shm.py", line 7, in __getitem__\n'
+        "    raise Odd  # Too many open files\nread.<locals>.Odd: no photo\n"
+    )
+    assert describe_error(Odd(said)) == "Odd in DataLoader worker process 0: no photo"
+    assert find_hint(Odd(said)) is None
+
+
 def test_no_start_method_is_settled_by_looking():
     code = (
-        "import multiprocessing; from kit.clock.hints import find_hint;"
+        "import multiprocessing; from kit.hints import find_hint;"
         "find_hint(RuntimeError('DataLoader worker (pid 1) exited unexpectedly'));"
         "print(multiprocessing.get_start_method(allow_none=True))"
     )

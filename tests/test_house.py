@@ -5,9 +5,14 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import io
+import itertools
 import re
 import subprocess
 import sys
+import threading
+import time
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -17,24 +22,40 @@ import kit
 ROOT = Path(__file__).resolve().parents[1]
 KIT = ROOT / "kit"
 FILES = sorted(KIT.rglob("*.py"))
+# What maintains the chapters lies with them. It uses the kit, and the kit not it.
+SCRIPTS = [
+    ROOT / "tutorials" / "scripts" / f"{name}.py"
+    for name in ("record", "claims", "cheatsheet", "pages")
+]
 
 # From the ground up, as the design lists them: imports go down only.
 ROOMS = [
-    *("stats", "figures", "progress", "machine", "trial", "clock", "comparison"),
-    *("recording", "costs", "data", "ranks", "diagnosis", "tuning", "tools"),
-    *("teaching", "panel", "__main__", "__init__"),
+    *("stats", "figures", "progress", "clock", "system", "machine", "hints", "state"),
+    *("experiment", "silence", "life", "variant", "trial", "ratio", "comparison"),
+    *("choices", "budget", "measurement", "recording", "costs", "data", "ranks"),
+    *("diagnosis", "tuning", "tools", "teaching", "panel", "__main__", "__init__"),
 ]
-MEASURING = {"stats", "machine", "trial", "clock", "comparison", "recording"}
+# What measures: the rooms that decide what a number is, and may not grow.
+MEASURING = [
+    *("stats", "clock", "state", "system", "experiment", "silence", "life", "variant"),
+    "trial",
+    *("ratio", "comparison", "choices", "budget", "measurement"),
+]
+# Limits, which are only ever lowered: lines that hold code, without docstrings,
+# comments and blank lines; frames between a reader's call and their generator.
+MOST_LINES_THAT_MEASURE, MOST_LINES_OF_ALL = 2_727, 16_325
+MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION, MOST_FRAMES = 300, 40, 6
 
 # The fixed public names, each with the room that builds it.
 NAMES = {
-    "measure": "clock",
-    "compare": "comparison",
+    "measure": "measurement",
+    "compare": "measurement",
     "explore": "panel",
     "diagnose": "diagnosis",
     "timeline": "diagnosis",
     "guess": "teaching",
     "claim": "teaching",
+    "check": "teaching",
     "this_machine": "machine",
     "recorded": "recording",
     "save": "recording",
@@ -66,7 +87,7 @@ def module_of(path):
 
 
 def name_of(path):
-    return str(path.relative_to(KIT))
+    return path.name if path in SCRIPTS else str(path.relative_to(KIT))
 
 
 def is_built(room):
@@ -77,9 +98,9 @@ def parse(path):
     return ast.parse(path.read_text("utf-8"), str(path))
 
 
-def everywhere(find):
+def everywhere(find, files=FILES):
     """Return what `find(path, tree)` finds in each file, where it finds something."""
-    found = {name_of(path): list(find(path, parse(path))) for path in FILES}
+    found = {name_of(path): list(find(path, parse(path))) for path in files}
     return {name: things for name, things in found.items() if things}
 
 
@@ -137,13 +158,13 @@ def test_imports_go_down_only():
     [
         ("from kit import stats", 0),
         ("from kit.stats import judge_ratio", 0),
-        ("import kit.machine.ticks", 0),
-        ("from kit.clock.run import Run", 0),
+        ("import kit.progress", 0),
+        ("from kit.clock import Clock", 0),
         ("from .run import Run", 0),
         ("from ..stats import median", 0),
         ("import numpy", 0),
         ("from kit import comparison", 1),
-        ("from kit.comparison.ratio import Ratio", 1),
+        ("from kit.ratio import Ratio", 1),
         ("import kit.teaching", 1),
         ("import kit", 1),
         ("from kit import measure", 1),
@@ -156,6 +177,11 @@ def test_imports_go_down_only():
 def test_arrows_are_read(source, bad):
     found = list(wrong_arrows(ast.parse(source), "clock", "kit.clock"))
     assert len(found) == bad, found
+
+
+def test_the_kit_needs_nothing_of_the_tutorials():
+    outside = re.compile(rf"(?:tutorials|{'|'.join(x.stem for x in SCRIPTS)})\b")
+    assert not everywhere(lambda *x: filter(outside.match, modules(*x)))
 
 
 # Doors
@@ -267,7 +293,7 @@ def test_the_kit_shows_how_it_is_used():
             {"of": "items_per_second", "repeats": 6, "patient": False, "title": None},
         ),
         ("guess", {"unit": "×"}),
-        ("claim", {"expect": "faster", "at_least": None}),
+        ("claim", {"expect": "faster", "at_least": None, "open": False}),
         ("recorded", {"machine": None, "folder": None}),
         ("start_ranks", {"cluster": None}),
     ],
@@ -340,7 +366,7 @@ def unclear(path, tree):
 
 
 def test_public_functions_say_what_to_expect():
-    assert not everywhere(unclear)
+    assert not everywhere(unclear, FILES + SCRIPTS)
 
 
 def nameless(path, tree):
@@ -353,7 +379,7 @@ def nameless(path, tree):
 
 
 def test_modules_and_classes_say_what_they_are():
-    assert not everywhere(nameless)
+    assert not everywhere(nameless, FILES + SCRIPTS)
 
 
 def test_moods_are_told_apart():
@@ -384,7 +410,7 @@ def unannotated(path, tree):
 
 
 def test_public_functions_are_annotated():
-    assert not everywhere(unannotated)
+    assert not everywhere(unannotated, FILES + SCRIPTS)
 
 
 # Their examples measure for long, or start ranks.
@@ -462,14 +488,14 @@ def test_no_tricks_with_frames():
 
 
 def test_no_flags_are_set_for_the_reader():
-    """Only the snapshot, which gives the reader's state back, may touch these."""
+    """Only `state`, which gives the reader's state back, may touch these."""
     flags = re.compile(
         r"set_num_threads|set_default_dtype|set_grad_enabled|set_float32_matmul"
         r"|use_deterministic|set_autocast|manual_seed|simplefilter|filterwarnings"
     )
 
     def setters(path, tree):
-        if name_of(path) != "clock/snapshot.py":
+        if room_of(path) != "state":
             yield from (call for call in calls(tree) if flags.match(call[0]))
 
     assert not everywhere(setters)
@@ -500,7 +526,7 @@ CLOCKS = re.compile(r"(?:time|perf_counter|monotonic|(?:process|thread)_time)(?:
 
 def clocks(path, tree):
     """Yield where a clock is read; telling the time that is left is allowed."""
-    if room_of(path) in ("clock", "machine", "data", "progress"):
+    if room_of(path) in ("clock", "system", "data", "progress"):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
@@ -510,19 +536,131 @@ def clocks(path, tree):
     yield from (m for m in modules(path, tree) if m.startswith("time."))
 
 
-def test_only_clock_and_machine_read_clocks():
+def test_only_the_measuring_rooms_read_clocks():
     """One place decides what a time is, and a test can replace it."""
     assert not everywhere(clocks)
 
 
-def test_files_are_small(capsys):
-    lines = {path: len(path.read_text("utf-8").splitlines()) for path in FILES}
+# Limits
+
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+NO_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER),
+    *(tokenize.INDENT, tokenize.DEDENT),
+}
+
+
+def lines_of_code(source):
+    """The numbers of lines that hold code: no docstrings, comments, blank lines."""
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        has_docstring = isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS))
+        if has_docstring and ast.get_docstring(node) is not None:
+            first = node.body[0]
+            lines -= set(range(first.lineno, first.end_lineno + 1))
+    return lines
+
+
+def test_lines_of_code_are_counted():
+    source = '"""Say."""\n\nx = """\n\n"""\n# no\ndef f():\n    "A"\n    return (\n1)\n'
+    assert lines_of_code(source) == {3, 4, 5, 7, 9, 10}
+
+
+def test_what_measures_and_all_of_the_kit_are_small(capsys):
+    """Nobody reads a helper that is larger than what it helps with."""
+    lines = {path: len(lines_of_code(path.read_text("utf-8"))) for path in FILES}
     core = sum(n for path, n in lines.items() if room_of(path) in MEASURING)
     with capsys.disabled():
         print(f"\nkit/: {sum(lines.values())} lines, of which {core} measure; longest:")
         for path, count in sorted(lines.items(), key=lambda item: -item[1])[:5]:
             print(f"  {count:4} {name_of(path)}")
-    assert not {name_of(path): n for path, n in lines.items() if n > 500}
+    assert core <= MOST_LINES_THAT_MEASURE
+    assert sum(lines.values()) <= MOST_LINES_OF_ALL
+    too_long = {name_of(p): n for p, n in lines.items() if n > MOST_LINES_OF_A_FILE}
+    assert not too_long
+
+
+def long_functions(path, tree):
+    lines = lines_of_code(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, FUNCTIONS):
+            inside = [n for n in lines if node.lineno <= n <= node.end_lineno]
+            if len(inside) > MOST_LINES_OF_A_FUNCTION:
+                yield f"{node.name}: {len(inside)}"
+
+
+def test_functions_that_measure_are_small():
+    own = [path for path in FILES if room_of(path) in MEASURING]
+    assert len(own) == len(MEASURING)
+    assert not everywhere(long_functions, own)
+
+
+def calls_above(frame):
+    """The kit's functions between a generator and this file, outermost first."""
+    found = []
+    while frame.f_globals["__name__"] != __name__:
+        module = frame.f_globals["__name__"]
+        assert module.startswith("kit.") or module == "contextlib", module
+        found.insert(0, frame.f_code.co_name)
+        frame = frame.f_back
+    return tuple(found)
+
+
+def watched(seen, steps, rests):
+    """An experiment that notes who calls it; one that does not rest has a thread."""
+
+    def train(*, variant=1):
+        over = threading.Event()
+        thread = threading.Thread(target=over.wait, daemon=True)
+        if not rests:
+            thread.start()
+        try:
+            for _ in itertools.count() if steps is None else range(steps):
+                seen.add(calls_above(sys._getframe(1)))
+                yield 1
+                time.sleep(0.002)
+        finally:
+            over.set()
+
+    return train
+
+
+@pytest.mark.parametrize("how", ["measured", "side by side", "alone", "whole runs"])
+def test_few_calls_lie_between_the_reader_and_their_generator(tidy, how):
+    """Whoever reads a traceback, or the code, comes from one to the other."""
+    seen = set()
+    steps = 5 if how == "whole runs" else None
+    train = watched(seen, steps, rests=how != "alone")
+    if how == "measured":
+        kit.measure(train, seconds=0.2)
+    elif how == "whole runs":
+        kit.compare(train, variant=[1, 2], seconds=None, repeats=2)
+    else:
+        made = kit.compare(train, variant=[1, 2], seconds=0.2)
+        together = [life.beside for life in made.baseline.timed_lives]
+        assert set(together) == {how == "side by side"}
+    phases = {"whole runs": ["open", "to_the_end"]}.get(
+        how, ["open", "settle", "block"]
+    )
+    for phase in phases:
+        assert any(phase in calls for calls in seen), f"{phase} was not seen"
+    deep = sorted(" → ".join(calls) for calls in seen if len(calls) > MOST_FRAMES)
+    assert not deep
+    if how != "measured":
+        assert all(calls[0] == "compare" for calls in seen)
+
+
+def test_scripts_are_small():
+    """Longer ones are no longer read at one sitting."""
+    for path in SCRIPTS:
+        assert len(path.read_text("utf-8").splitlines()) <= 350, path.name
+        for node in ast.walk(parse(path)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                assert node.end_lineno - node.lineno < 40, f"{path.name}: {node.name}"
 
 
 def test_rooms_of_the_design_are_modules():

@@ -18,9 +18,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import kit
-from kit.clock.experiment import resolve
 from kit.diagnosis import lines
 from kit.diagnosis.interventions import Intervention, installed, intervene
+from kit.experiment import resolve
 
 pytestmark = pytest.mark.usefixtures("smoke")
 
@@ -106,7 +106,7 @@ def suspended(experiment, what=ALL):
             assert go_on.wait(20)
 
     def drive():
-        generator = intervene(resolve("diagnose()", experiment(wait)), what).start({})
+        generator = intervene(resolve(experiment(wait)), what).start({})
         try:
             for _ in itertools.islice(generator, 2):
                 steps.append(True)
@@ -288,7 +288,7 @@ def test_threads_that_an_experiment_starts_are_its_own():
                 yield 1
 
     with installed():
-        generator = intervene(resolve("diagnose()", train), SKIP).start({})
+        generator = intervene(resolve(train), SKIP).start({})
         next(generator)
         next(generator)
         generator.close()
@@ -303,7 +303,7 @@ def test_threads_that_outlive_a_life_are_free_of_it():
             while True:
                 yield pool.submit(moved, step, model).result() + 1
 
-        generator = intervene(resolve("diagnose()", train), SKIP).start({})
+        generator = intervene(resolve(train), SKIP).start({})
         assert next(generator) == 1
         generator.close()
         assert pool.submit(moved, step, model).result()
@@ -321,7 +321,7 @@ def test_forked_workers_are_the_experiments_own():
 
     def drive():
         what = Intervention("3 threads", "threads", threads=3)
-        generator = intervene(resolve("diagnose()", train), what).start({})
+        generator = intervene(resolve(train), what).start({})
         return list(generator)
 
     with installed(), ThreadPoolExecutor(1) as pool:
@@ -331,7 +331,7 @@ def test_forked_workers_are_the_experiments_own():
 BACKWARD = """
 import os, sys, threading
 import torch
-from kit.clock.experiment import resolve
+from kit.experiment import resolve
 from kit.diagnosis.interventions import Intervention, installed, intervene
 
 parameter = torch.nn.Parameter(torch.ones(1))
@@ -366,7 +366,7 @@ def train():
 
 with installed():
     what = Intervention("x", step="skip")
-    generator = intervene(resolve("diagnose()", train), what).start({})
+    generator = intervene(resolve(train), what).start({})
     next(generator)
     assert parameter.item() == 1, "the experiment's step is skipped"
     step()

@@ -12,8 +12,7 @@ from helpers import children, wait_until
 from liars import LIARS, Liar, SimulatedStage, find
 
 import kit
-from kit.clock import life
-from kit.machine import load
+from kit import system, variant
 
 SECONDS = 4.0
 
@@ -21,8 +20,9 @@ SECONDS = 4.0
 @pytest.fixture
 def stage(clock, device, monkeypatch):
     # How busy the machine is that runs this is no part of what is simulated.
-    monkeypatch.setattr(load, "read", lambda *_: load.Load(0.0, 0.0, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.1)
+    nothing = system.Load(0.0, 0.0, 0.0, 0.0, 0.0)
+    monkeypatch.setattr(system, "read_load", lambda *_: nothing)
+    monkeypatch.setattr(variant, "_GRACE_SECONDS", 0.1)
     with SimulatedStage(SECONDS, clock, device) as made:
         yield made
 
@@ -31,7 +31,7 @@ def ask(experiments):
     """Return verdict, reason and the comparison; a refusal is a verdict, too."""
     try:
         comparison = kit.compare(experiments, seconds=SECONDS)
-    except kit.clock.ExperimentError as error:
+    except kit.experiment.ExperimentError as error:
         return "refused", str(error), None
     return comparison.ratio.verdict, comparison.ratio.reason, comparison
 

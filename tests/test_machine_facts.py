@@ -5,13 +5,18 @@ import json
 import os
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
+import torch
 
-from kit.machine import facts, limits
-from kit.machine.facts import Accelerator, Fact, Machine, this_machine
+from kit import machine as facts
+from kit import system
+from kit.machine import Accelerator, Fact, Machine, this_machine
 
+ROOT = Path(__file__).resolve().parents[1]
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 V2 = "1 0 0:1 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -19,7 +24,6 @@ V1 = (
     "1 0 0:1 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
     "2 0 0:2 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
 )
-MEMINFO = "MemTotal:        8000000 kB\nMemFree:         1000000 kB\n"
 CPUINFO = """\
 processor\t: 0
 model name\t: Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz
@@ -33,8 +37,8 @@ model name\t: another
 def cores_of(root, allowed=8):
     with pytest.MonkeyPatch.context() as patch:
         found = (allowed, "in the affinity mask")
-        patch.setattr(limits, "_allowed_cores", lambda: found)
-        return limits.find_cores(root)
+        patch.setattr(facts, "_count_allowed_cores", lambda: found)
+        return facts.find_cores(root)
 
 
 # ---------------------------------------------------------------- cores
@@ -161,35 +165,36 @@ def test_the_affinity_mask_is_asked_not_the_number_of_processors(monkeypatch):
     "line", ["", "\n", ":", "0:", "rubbish", "1 2 - cgroup2", " - cgroup2 x y", "\x00"]
 )
 def test_broken_files_are_no_error(pretend, line):
-    files = ("self/cgroup", "self/mountinfo", "meminfo", "cpuinfo")
+    files = ("self/cgroup", "self/mountinfo", "cpuinfo")
     root = pretend({f"proc/{file}": line for file in files})
     machine = this_machine(root=root)
-    assert machine.memory_bytes is None
+    assert machine.memory_bytes == psutil.virtual_memory().total
     assert machine.processor is None
 
 
 # ---------------------------------------------------------------- memory
 
 
-@linux_only
-def test_memory_is_the_machines_where_no_group_limits_it(pretend):
+@pytest.fixture
+def eight_gigabytes(monkeypatch):
+    told = SimpleNamespace(total=8_192_000_000, available=6 * 10**9)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: told)
+
+
+def test_memory_is_the_machines_where_no_group_limits_it(pretend, eight_gigabytes):
     root = pretend(
         {
-            "proc/meminfo": MEMINFO,
             "proc/self/cgroup": "0::/\n",
             "proc/self/mountinfo": V2,
             "sys/fs/cgroup/memory.max": "max\n",
         }
     )
-    found = (8_192_000_000, "MemTotal in /proc/meminfo")
-    assert limits.find_memory(root) == found
+    assert system.find_memory(root) == (8_192_000_000, "psutil.virtual_memory()")
 
 
-@linux_only
-def test_the_tightest_limit_on_memory_holds(pretend):
+def test_the_tightest_limit_on_memory_holds(pretend, eight_gigabytes):
     root = pretend(
         {
-            "proc/meminfo": MEMINFO,
             "proc/self/cgroup": "0::/user/me\n",
             "proc/self/mountinfo": V2,
             "sys/fs/cgroup/user/me/memory.max": "max\n",
@@ -198,32 +203,36 @@ def test_the_tightest_limit_on_memory_holds(pretend):
         }
     )
     reason = "the limit in /sys/fs/cgroup/user/memory.max"
-    assert limits.find_memory(root) == (2**31, reason)
+    assert system.find_memory(root) == (2**31, reason)
 
 
-@linux_only
 @pytest.mark.parametrize(
     ("limit", "memory"),
     [(2**31, 2**31), (9_223_372_036_854_771_712, 8_192_000_000)],
 )
-def test_the_limit_of_version_1_holds_unless_it_says_none(pretend, limit, memory):
-    files = {
-        "proc/meminfo": MEMINFO,
-        "proc/self/cgroup": "4:memory:/docker/abc\n",
-        "proc/self/mountinfo": V1.format(root="/docker/abc"),
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{limit}\n",
-    }
-    root = pretend(files)
-    assert limits.find_memory(root)[0] == memory
-    (root / "proc/meminfo").unlink()
-    assert limits.find_memory(root)[0] == (limit if limit == memory else None)
+def test_the_limit_of_version_1_holds_unless_it_says_none(
+    pretend, eight_gigabytes, limit, memory
+):
+    root = pretend(
+        {
+            "proc/self/cgroup": "4:memory:/docker/abc\n",
+            "proc/self/mountinfo": V1.format(root="/docker/abc"),
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{limit}\n",
+        }
+    )
+    assert system.find_memory(root)[0] == memory
 
 
-def test_elsewhere_psutil_tells_the_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    memory, reason = limits.find_memory(tmp_path)
-    assert memory > 0
-    assert reason == "psutil.virtual_memory()"
+@pytest.mark.parametrize(
+    ("limit", "available"), [(None, 6 * 10**9), (2**31, 2**31 - 10**9), (10**8, 0)]
+)
+def test_what_may_still_be_taken_ends_at_the_limit(
+    monkeypatch, eight_gigabytes, limit, available
+):
+    found = (limit or 8_192_000_000, "")
+    monkeypatch.setattr(system, "find_memory", lambda root: found)
+    monkeypatch.setattr(system, "proportional_bytes", lambda: 10**9)
+    assert system.available_bytes() == available
 
 
 # ---------------------------------------------------------------- the rest
@@ -233,9 +242,9 @@ def test_elsewhere_psutil_tells_the_memory(monkeypatch, tmp_path):
 def test_the_processor_and_what_it_can(pretend):
     root = pretend({"proc/cpuinfo": CPUINFO})
     model = "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz"
-    assert facts._processor(root).value == model
+    assert facts.find_processor(root)[0] == model
     sets = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
-    assert facts._instruction_sets(root).value == sets
+    assert facts.find_instruction_sets(root)[0] == sets
 
 
 @linux_only
@@ -244,14 +253,13 @@ def test_an_arm_processor_has_features_and_no_model_name(pretend):
         "processor : 0\nFeatures : fp asimd sve i8mm bf16 crc32\nCPU part : 0xd4f"
     )
     root = pretend({"proc/cpuinfo": features})
-    assert facts._processor(root).value is None
-    assert facts._instruction_sets(root).value == ("asimd", "sve", "i8mm", "bf16")
+    assert facts.find_processor(root)[0] is None
+    assert facts.find_instruction_sets(root)[0] == ("asimd", "sve", "i8mm", "bf16")
 
 
 def name_of(model, cores, sets, *accelerators):
     """Return the name of a machine with these facts."""
-    found = (accelerators, model, cores, sets)
-    return facts._name(*(Fact(value, "") for value in found)).value
+    return facts.find_name(accelerators, model, cores, sets)[0]
 
 
 @pytest.mark.parametrize(
@@ -296,8 +304,8 @@ def test_a_name_tells_apart_what_computes_at_another_speed(sets, ending):
 def test_the_name_of_this_machine_has_its_instruction_sets(
     pretend, monkeypatch, flags, ending
 ):
-    monkeypatch.setattr(facts, "_accelerators", lambda torch: Fact((), ""))
-    monkeypatch.setattr(limits, "find_cores", lambda root: (4, ""))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+    monkeypatch.setattr(facts, "_count_allowed_cores", lambda: (4, ""))
     root = pretend({"proc/cpuinfo": f"model name : AMD EPYC\nflags : {flags}\n"})
     machine = this_machine(root=root)
     assert machine.name == f"amd-epyc-{ending}"
@@ -312,6 +320,13 @@ def test_a_machine_with_accelerators_is_named_by_them():
 
 def test_a_machine_of_which_nothing_is_known_has_a_name():
     assert re.fullmatch(r"[a-z0-9-]+", name_of(None, None, None))
+
+
+def find_accelerators(torch):
+    """Return what is found by a pretended PyTorch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", torch)
+        return facts.find_accelerators(Path("/"))
 
 
 def pretended_torch(kind, count, error=None):
@@ -337,27 +352,27 @@ def pretended_torch(kind, count, error=None):
 
 def test_accelerators_are_named_with_their_memory():
     torch, _ = pretended_torch("cuda", 2)
-    found = facts._accelerators(torch).value
+    found = find_accelerators(torch)[0]
     assert found == (Accelerator("device 0", 10**9), Accelerator("device 1", 10**9))
 
 
 def test_where_none_is_there_no_device_is_asked():
     torch, asked = pretended_torch("cuda", 0)
-    assert facts._accelerators(torch).value == ()
+    assert find_accelerators(torch)[0] == ()
     assert asked == []
-    assert facts._accelerators(pretended_torch(None, 0)[0]).value == ()
+    assert find_accelerators(pretended_torch(None, 0)[0])[0] == ()
 
 
 def test_apples_gpu_has_no_properties_but_a_memory():
-    found = facts._accelerators(pretended_torch("mps", 1)[0]).value
+    found = find_accelerators(pretended_torch("mps", 1)[0])[0]
     assert found == (Accelerator("Apple GPU", 5 * 10**9),)
-    assert facts._accelerators(pretended_torch("mps", 0)[0]).value == ()
+    assert find_accelerators(pretended_torch("mps", 0)[0])[0] == ()
 
 
 def test_a_broken_driver_leaves_the_accelerators_unknown():
     error = RuntimeError("driver too old\nand much more")
-    fact = facts._accelerators(pretended_torch("cuda", 1, error)[0])
-    assert fact == Fact(None, "PyTorch cannot tell: driver too old")
+    found = find_accelerators(pretended_torch("cuda", 1, error)[0])
+    assert found == (None, "PyTorch cannot tell: driver too old")
 
 
 def test_without_pytorch_what_depends_on_it_is_unknown(monkeypatch):
@@ -372,22 +387,22 @@ def test_without_pytorch_what_depends_on_it_is_unknown(monkeypatch):
 )
 def test_the_run_queue_delay_is_read_where_the_kernel_keeps_it(pretend, text, reads):
     root = pretend({"proc/thread-self/schedstat": text})
-    assert facts._run_queue_delay(root).value is reads
+    assert facts.find_run_queue_delay(root)[0] is reads
 
 
 def test_the_compiler_is_the_one_that_torch_compile_would_take(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
-    assert facts._compiler().value is None
-    assert "no torch.compile" in facts._compiler().reason
+    assert facts.find_compiler(tmp_path)[0] is None
+    assert "no torch.compile" in facts.find_compiler(tmp_path)[1]
     monkeypatch.setenv("CXX", f"{sys.executable} -m64")
-    assert facts._compiler().value == sys.executable
+    assert facts.find_compiler(tmp_path)[0] == sys.executable
 
 
 def test_asking_does_not_fix_the_start_method():
     program = (
-        "from kit.machine.facts import _start_method as ask; ask();"
+        "from kit.machine import find_start_method as ask; ask(None);"
         "import multiprocessing as m; m.set_start_method('spawn');"
-        "assert ask().value == 'spawn'"
+        "assert ask(None)[0] == 'spawn'"
     )
     assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program]) == 0
 
@@ -395,13 +410,13 @@ def test_asking_does_not_fix_the_start_method():
 def test_a_container_shows_by_a_variable_or_a_file(monkeypatch, pretend, tmp_path):
     for sign in facts._CONTAINERS:
         monkeypatch.delenv(sign, raising=False)
-    assert facts._container(tmp_path).value is None
+    assert facts.find_container(tmp_path)[0] is None
     root = pretend({".dockerenv": ""})
-    assert facts._container(root) == Fact("docker", "/.dockerenv is there")
+    assert facts.find_container(root) == ("docker", "/.dockerenv is there")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    assert facts._container(root).value == "kubernetes"
+    assert facts.find_container(root)[0] == "kubernetes"
     monkeypatch.setenv("BINDER_LAUNCH_HOST", "https://mybinder.org/")
-    assert facts._container(root).value == "binder"
+    assert facts.find_container(root)[0] == "binder"
 
 
 # ---------------------------------------------------------------- the whole
@@ -412,7 +427,6 @@ def test_where_everything_is_missing_nothing_is_guessed(tmp_path):
     machine = this_machine(root=tmp_path)
     for name in (
         "processor",
-        "memory_bytes",
         "shared_memory_bytes",
         "instruction_sets",
     ):
@@ -423,7 +437,7 @@ def test_where_everything_is_missing_nothing_is_guessed(tmp_path):
 
 def test_every_fact_has_a_reason():
     machine = this_machine()
-    assert set(machine.facts) == set(machine.reasons) == set(facts._NAMES)
+    assert set(machine.facts) == set(machine.reasons)
     assert all(fact.reason for fact in machine.facts.values())
     assert machine.facts["cores"] == Fact(machine.cores, machine.why("cores"))
     with pytest.raises(ValueError, match="'coars'"):
@@ -440,25 +454,23 @@ def test_a_machine_survives_json_and_can_be_a_key():
     assert {machine: 1}[copy] == 1
 
 
-def test_a_recording_with_other_fields_is_refused_by_name():
-    def changed(change):
-        data = json.loads(json.dumps(this_machine().to_dict()))
-        change(data)
-        return data
+def test_the_machines_of_the_committed_recordings_can_be_read():
+    found = []
 
-    for change, named in (
-        (lambda data: data.pop("cores"), "'cores' is missing"),
-        (lambda data: data.update(sockets={}), "'sockets' is unknown"),
-        (lambda data: data["cores"].pop("reason"), r"machine\.cores: .*'reason'"),
-        (lambda data: data["cores"].update(unit="1"), r"machine\.cores: .*'unit'"),
-        (lambda data: data.update(cores=2), r"machine\.cores must be an object"),
-        (
-            lambda data: data["accelerators"].update(value=[{"name": "x"}]),
-            "'memory_bytes' is missing",
-        ),
-    ):
-        with pytest.raises(ValueError, match=named):
-            Machine.from_dict(changed(change))
+    def look(data):
+        if isinstance(data, dict) and "reads_run_queue_delay" in data:
+            found.append(data)
+        elif isinstance(data, (dict, list)):
+            for part in data.values() if isinstance(data, dict) else data:
+                look(part)
+
+    for path in (ROOT / "tutorials/recordings").glob("*.json"):
+        look(json.loads(path.read_text("utf-8")))
+    assert found
+    for data in found:
+        machine = Machine.from_dict(data)
+        assert machine.name == data["name"]["value"]
+        assert json.loads(json.dumps(machine.to_dict())) == data
 
 
 def test_the_report_has_a_line_per_fact_with_its_reason():

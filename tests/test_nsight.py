@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from helpers import refused
 
-from kit.clock import ExperimentError
 from kit.diagnosis import phases
 from kit.diagnosis.timeline import find_lanes
+from kit.experiment import ExperimentError
 from kit.tools import nsight, nsys_trace
 from kit.tools.nsight import describe_nsys, make_nsys_command, read_nsys_report
 

@@ -10,7 +10,7 @@ from helpers import refused
 from panels import rows_of
 from torch.nn import functional
 
-from kit.clock import ExperimentError
+from kit.experiment import ExperimentError
 from kit.tools import explain_kernels, onednn, record_kernels
 from kit.tools.onednn import explain_name, parse_log
 from kit.tools.onednn.explanation import explain_absence

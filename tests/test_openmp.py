@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import wait_until
 
-from kit.machine import openmp
+from kit.panel import openmp
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux tells which library it is"

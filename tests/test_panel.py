@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import random
 import re
 import threading
@@ -24,11 +25,10 @@ from test_ratio import make_machine
 from torch.utils.data import DataLoader
 
 import kit
-from kit.clock import ExperimentError
-from kit.clock.turns import take_turn
 from kit.comparison import Comparison
+from kit.experiment import ExperimentError
 from kit.figures import format_number
-from kit.progress import Progress
+from kit.progress import Progress, take_turn
 from kit.trial import Trial
 
 RANDOM = ("python", "numpy", "torch")
@@ -553,6 +553,20 @@ def test_run_shows_progress_and_then_the_result(show):
     wait_until(lambda: "Ready" in shown.status)
     assert say(shown.panel.trials[0].items_per_second) in shown.alt
     assert shown.find("kit-progress").value == 0
+
+
+def test_nothing_is_shown_while_a_progress_is_hushed(show):
+    shown = show(explore(pause=[1, 2], seconds=20.0))
+    shown.press("run")
+    wait_until(lambda: "nap(pause=1)" in shown.status)
+    shown.panel._driver.progress.hushed = True
+    time.sleep(0.5)
+    before = shown.status
+    time.sleep(1.5)
+    assert shown.status == before
+    shown.panel._driver.progress.hushed = False
+    wait_until(lambda: shown.status != before)
+    shown.press("stop")
 
 
 def test_two_clicks_are_one_run(show):
@@ -1466,6 +1480,18 @@ def test_many_points_stay_legible(show, smoke, drawn, kind):
     names = [t.get_text() for t in figure.axes[0].get_yticklabels()]
     sizes = [t.get_fontsize() for t in figure.axes[0].get_yticklabels() if names]
     assert min(sizes) >= 8
+
+
+@pytest.mark.parametrize("pauses", [[1, 2, 4], [4, 2, 1], "abc"], ids=str)
+def test_a_quick_run_of_all_shows_choices_that_were_not_paired(show, smoke, pauses):
+    panel = explore(lambda *, pause: nap(), pause=list(pauses))
+    made = panel.run_all()
+    assert math.isnan(next(iter(made.ratios.values())).value)
+    shown = show(panel)
+    last, inner, first = shown.history
+    assert "×" in last[-1] and first[-1] == "baseline"
+    assert inner[-1] == "cannot tell" and float(inner[2].replace(",", "")) > 0
+    assert str(pauses[1]) in shown.alt
 
 
 def test_the_knob_that_is_drawn_along_is_said(show):

@@ -1,4 +1,4 @@
-"""Child processes: found, suspended, always resumed, ended; shared helpers survive."""
+"""Child processes: found, named, ended; shared helpers survive."""
 
 import contextlib
 import multiprocessing
@@ -16,8 +16,8 @@ import pytest
 from helpers import children, forked, wait_until
 
 import kit
-from kit.clock import ExperimentError, life
-from kit.machine import memory, processes, system
+from kit import system, variant
+from kit.experiment import ExperimentError
 from kit.progress import Progress
 
 ROOT = str(Path(kit.__file__).parents[1])
@@ -54,10 +54,10 @@ def test_children_and_their_children_are_found():
     pids = multiprocessing.get_context("fork").SimpleQueue()
     with child(time.sleep, 60) as plain, forked_parent(pids) as parent:
         inner = pids.get()
-        assert {plain.pid, parent.pid, inner} <= processes.descendants()
-        assert processes.descendants(parent.pid) == {inner}
-        processes.end([parent.pid])
-        wait_until(lambda: not processes.alive([inner]))
+        assert {plain.pid, parent.pid, inner} <= system.find_children()
+        assert system.find_descendants(parent.pid) == {inner}
+        system.end([parent.pid])
+        wait_until(lambda: not system.find_alive([inner]))
 
 
 @contextlib.contextmanager
@@ -72,49 +72,31 @@ def forked_parent(pids):
         process.join()
 
 
-def test_suspended_child_makes_no_progress_until_it_is_resumed():
-    counter = shared_counter()
-    with child(count, counter) as process:
-        wait_until(lambda: counter.value > 5)
-        assert processes.suspend([process.pid]) is True
-        wait_until(
-            lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
-        )
-        before = counter.value
-        time.sleep(0.05)
-        assert counter.value == before
-        assert processes.alive([process.pid]) == {process.pid}
-        processes.resume([process.pid])
-        wait_until(lambda: counter.value > before + 5)
-
-
 def test_ended_processes_are_no_obstacle():
     with child(time.sleep, 0) as process:
         process.join()
         pid = process.pid
-    assert processes.alive([pid]) == set()
-    assert processes.suspend([pid]) is True
-    processes.resume([pid])
-    processes.end([pid])
+    assert system.find_alive([pid]) == set()
+    system.end([pid])
 
 
-def test_suspended_child_can_be_ended():
+def test_a_stopped_child_can_be_ended():
     with child(time.sleep, 60) as process:
-        processes.suspend([process.pid])
-        processes.end([process.pid])
+        psutil.Process(process.pid).suspend()
+        assert system.find_alive([process.pid]) == {process.pid}
+        system.end([process.pid])
         process.join(10)
         assert not process.is_alive()
-        assert processes.alive([process.pid]) == set()
+        assert system.find_alive([process.pid]) == set()
 
 
 def test_zombies_are_not_alive():
     process = subprocess.Popen([sys.executable, "-c", ""])
     wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
-    assert processes.alive([process.pid]) == set()
+    assert system.find_alive([process.pid]) == set()
     process.wait()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processor clocks of children")
 def test_processor_time_of_children_is_counted_while_they_live_and_after():
     def burn():
         deadline = time.process_time() + 0.3
@@ -122,11 +104,11 @@ def test_processor_time_of_children_is_counted_while_they_live_and_after():
             pass
         time.sleep(60)
 
-    before = processes.children_seconds()
+    before = system.read_children_seconds()
     with child(burn):
-        wait_until(lambda: processes.children_seconds() - before > 0.25)
-        living = processes.children_seconds()
-    assert processes.children_seconds() >= living - 0.05
+        wait_until(lambda: system.read_children_seconds() - before > 0.25)
+        living = system.read_children_seconds()
+    assert system.read_children_seconds() >= living - 0.05
 
 
 # What an experiment starts
@@ -135,8 +117,8 @@ def test_processor_time_of_children_is_counted_while_they_live_and_after():
 @pytest.fixture
 def impatient(monkeypatch):
     """Give processes less time to end by themselves."""
-    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(life, "_GRACE_AFTER_INTERRUPT", 0.1)
+    monkeypatch.setattr(variant, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(variant, "_GRACE_AFTER_INTERRUPT", 0.1)
 
 
 def lingering(*, started=None, ignore=False, where="step"):
@@ -242,26 +224,6 @@ def in_a_thread(task):
 
 
 @linux
-def test_children_know_the_thread_that_started_them():
-    found, done = [], threading.Event()
-
-    def start():
-        with child(time.sleep, 60) as other:
-            found.append(other.pid)
-            done.wait(30)
-
-    thread = in_a_thread(start)
-    wait_until(lambda: found)
-    with child(time.sleep, 60) as own:
-        here = processes.started_by([threading.get_native_id()])
-        assert own.pid in here
-        assert found[0] not in here
-        assert found[0] in processes.started_by([thread.native_id])
-    done.set()
-    thread.join()
-
-
-@linux
 def test_children_of_a_cell_beside_a_panels_experiment_are_left_alone():
     """A cell's thread was there before, so what it starts is not the experiment's."""
     counter, begun, over = shared_counter(), threading.Event(), threading.Event()
@@ -285,11 +247,11 @@ def test_children_of_a_cell_beside_a_panels_experiment_are_left_alone():
     other = in_a_thread(cell)
     kit.measure(experiment, seconds=0.3)
     reached = counter.value
-    wait_until(lambda: counter.value > reached)  # it was not left suspended
+    wait_until(lambda: counter.value > reached)  # it was not ended
     over.set()
     other.join()
     assert seen[-1] is True
-    assert not processes.alive(seen[:1])
+    assert not system.find_alive(seen[:1])
 
 
 def test_a_step_that_does_not_end_names_the_processes_it_may_wait_for(monkeypatch):
@@ -308,7 +270,7 @@ def test_a_step_that_does_not_end_names_the_processes_it_may_wait_for(monkeypatc
         def __exit__(self, *_):
             self.watcher.join()
 
-    monkeypatch.setattr("kit.clock.measuring.Progress", Watched)
+    monkeypatch.setattr("kit.measurement.Progress", Watched)
 
     def hangs():
         with child(time.sleep, 60) as worker:
@@ -363,7 +325,7 @@ def test_helper_that_has_only_just_been_forked_is_not_taken_for_a_worker():
     try:
         trial = kit.measure(starts_it)
         assert trial.notes == []
-        assert processes.alive(helpers) == set(helpers)
+        assert system.find_alive(helpers) == set(helpers)
         assert psutil.Process(helpers[0]).status() != psutil.STATUS_STOPPED
     finally:
         for pid in helpers:
@@ -382,17 +344,17 @@ def test_fork_server_survives_and_its_workers_do_not(tmp_path):
         text=True,
         timeout=60,
     )
-    assert done.stdout.split() == ["suspended", "survives", "[]"], done.stderr
+    assert done.stdout.split() == ["alone", "survives", "[]"], done.stderr
 
 
 FORK_SERVER = """
 import multiprocessing, time
 import psutil
 import kit
-from kit.clock import life
+from kit import variant
 from multiprocessing import forkserver
 
-life._GRACE_SECONDS = 0.1
+variant._GRACE_SECONDS = 0.1
 seen = set()
 
 def workers(*, variant=1):
@@ -412,31 +374,11 @@ def workers(*, variant=1):
 pids = {}
 if __name__ == "__main__":
     kit.compare(workers, variant=[1, 2])
-    print("suspended" if psutil.STATUS_STOPPED in seen else seen)
+    print("alone" if seen <= {psutil.STATUS_ZOMBIE} else seen)
     server = psutil.Process(forkserver._forkserver._forkserver_pid)
     print("survives" if server.status() != psutil.STATUS_STOPPED else "stopped")
     print([p for p in server.children() if p.status() != psutil.STATUS_ZOMBIE])
 """
-
-
-def test_a_child_that_cannot_be_suspended_makes_variants_take_turns(monkeypatch):
-    monkeypatch.setattr(processes, "suspend", lambda pids: not list(pids))
-    alive, most = [0], [0]
-
-    def with_a_child(*, variant=1):
-        child = subprocess.Popen(["sleep", "60"])
-        alive[0] += 1
-        try:
-            while True:
-                most[0] = max(most[0], alive[0])
-                yield 1
-        finally:
-            alive[0] -= 1
-            child.kill()
-            child.wait()
-
-    kit.compare(with_a_child, variant=[1, 2])
-    assert most == [1]
 
 
 def test_signal_handlers_are_the_readers_own():
@@ -450,54 +392,65 @@ def iter_forever():
         yield 1
 
 
-# The same from every system
+# What the system tells
+
+
+@pytest.fixture(params=["as it is", "no lists", "no waitid"])
+def told(request, monkeypatch):
+    """Each way in which the kit learns of processes; not every system has all."""
+    listdir = os.listdir
+
+    def list_nothing(path):
+        if str(path).startswith("/proc/"):
+            raise FileNotFoundError(path)
+        return listdir(path)
+
+    if request.param == "no lists":
+        monkeypatch.setattr(os, "listdir", list_nothing)
+    if request.param == "no waitid":
+        monkeypatch.delattr(os, "waitid", raising=False)
+
+
+def test_every_way_tells_the_same_of_processes(told):
+    assert system.find_children() == set()
+    worker = subprocess.Popen(["sh", "-c", "sleep 60 & wait"])
+    try:
+        wait_until(lambda: len(system.find_children()) == 2)
+        (other,) = system.find_descendants(worker.pid)
+        assert system.find_children() == {worker.pid, other}
+        wait_until(lambda: system.name_process(other) == "sleep")
+        system.end([worker.pid])
+        wait_until(lambda: not system.find_alive([worker.pid, other]))
+        assert system.find_children() == set(), "a zombie is no living child"
+    finally:
+        worker.kill()
+        worker.wait()
+    assert system.name_process(worker.pid) == "process"
+
+
+def test_looking_for_children_is_quick_beside_a_shared_helper():
+    """It is done after every block, and helpers stay until Python ends."""
+    resource_tracker.ensure_running()
+    wait_until(lambda: not system.find_children())
+    begun = time.thread_time()
+    for _ in range(100):
+        system.find_children()
+    assert time.thread_time() - begun < 0.2
+
+
+def test_shared_helpers_are_left_out_with_all_that_they_started():
+    code = "import subprocess as s; s.run(['sleep', '60'])"
+    command = [sys.executable, "-c", code, "-m", "torch._inductor.compile_worker"]
+    helper = subprocess.Popen(command)
+    try:
+        wait_until(lambda: system.find_descendants(helper.pid))
+        assert system.find_children() == set()
+    finally:
+        system.end([helper.pid])
+        helper.wait()
+
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-@pytest.fixture(params=["as it is", "no lists", "psutil"])
-def told(request, monkeypatch):
-    """Each way in which the kit learns of processes."""
-    if request.param == "no lists":
-        monkeypatch.setattr(system, "LISTS_CHILDREN", False)
-    if request.param == "psutil":
-        monkeypatch.setattr(system, "is_linux", lambda: False)
-
-
-@linux_only
-def test_every_way_tells_the_same_of_processes(told):
-    own = psutil.Process()
-    child = subprocess.Popen(["sleep", "60"])
-    try:
-        found = psutil.Process(child.pid)
-        assert child.pid in processes.descendants()
-        assert set(system.list_children(own.pid)) == {c.pid for c in own.children()}
-        wait_until(lambda: system.read_command(child.pid).startswith(b"sleep"))
-        wait_until(lambda: system.name_state(child.pid) == "sleeping")
-        assert system.read_resident_bytes(child.pid) == found.memory_info().rss > 0
-        assert processes.suspend([child.pid])
-        wait_until(lambda: system.read_state(child.pid) == "T")
-        assert found.status() == "stopped" and processes.alive([child.pid])
-        processes.end([child.pid])
-        wait_until(lambda: system.read_state(child.pid) == "Z")
-        assert not processes.alive([child.pid])
-    finally:
-        child.kill()
-        child.wait()
-    assert system.read_state(child.pid) == system.name_state(child.pid) == ""
-    assert system.read_command(child.pid) == b""
-    assert system.list_children(child.pid) == []
-    assert system.read_resident_bytes(child.pid) == 0
-
-
-@linux_only
-def test_memory_is_told_as_psutil_tells_it(told):
-    total, available = system.read_memory()
-    expected = psutil.virtual_memory()
-    assert total == expected.total
-    assert available == pytest.approx(expected.available, rel=0.2)
-    own = psutil.Process().memory_full_info().uss
-    assert memory.private_bytes() == pytest.approx(own, rel=0.05)
 
 
 @linux_only
@@ -506,9 +459,9 @@ def test_a_fork_shares_its_memory_until_it_writes():
     reader, writer = os.pipe()
 
     def tell():
-        before = memory.private_bytes()
+        before = system.private_bytes()
         filled[::4096] = bytes(len(filled[::4096]))
-        os.write(writer, str(memory.private_bytes() - before).encode())
+        os.write(writer, str(system.private_bytes() - before).encode())
 
     forked(tell).join()
     grown = int(os.read(reader, 100))

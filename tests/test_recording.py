@@ -13,17 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_ratio import make_machine, make_trial, rate_trial, run_trial
+from trials import make_life, make_machine, make_trial, rate_trial, run_trial
 
 import kit
 from kit import recording
 from kit.comparison import Comparison
+from kit.life import COLD
 from kit.recording import RecordingError
 from kit.teaching import claim
 from kit.trial import JOURNAL
 
 FOLDER = Path(__file__).parent / "recordings"
-GOLDEN = FOLDER / "format_3.json"
+GOLDEN = FOLDER / "format_4.json"
 NAN = math.nan
 
 
@@ -39,18 +40,22 @@ def journal(monkeypatch):
 
 def rich_trial(**changes):
     """A trial in which every field says something."""
-    return rate_trial(
-        lambda s, r, b: 0.02 + 0.001 * s + 0.0001 * r,
+    lives = [make_life(COLD, [0.02] * 6, setup_seconds=3.0, memory_bytes=4096)]
+    for turn in range(10):
+        seconds = [0.02 + 0.001 * turn + 0.0001 * r for r in (0, 0, 1, 1, 2, 2)]
+        lives.append(make_life(turn, seconds, setup_seconds=0.5 / (turn + 1)))
+    lives[2].memory_bytes, lives[3].settled = 8192, False
+    lives[4].setup_seconds, lives[5].beside = 0.25, False
+    lives[6].blocks[0].wall_seconds, lives[6].blocks[1].excluded_seconds = 0.5, 0.75
+    lives[7].blocks[0].rank_seconds = [0.019, 0.021]
+    for number, life in enumerate(lives):
+        life.metrics["loss"] = [1 / (30 * number + i + 1) for i in range(30)]
+    return make_trial(
         **{
+            "lives": lives,
             "knobs": {"n": 2, "rate": 0.1, "mode": "RGB", "on": True, "none": None},
-            "excluded_seconds": 0.75,
-            "peak_memory_bytes": 4096,
-            "block_device_seconds": [0.019, None, 0.021] * 20,
-            "setup_seconds": [3.0, 0.5, 0.25],
-            "start_setups": [-1, 0, 1],
-            "start_memory_bytes": [4096, None, 8192],
-            "metrics": {"loss": [1 / (i + 1) for i in range(300)]},
             "outcome": "not settled",
+            "whole_runs": False,
             "notes": ["One note, with “quotes”, a × and\na line break."],
             "conditions": {"others_cores": 0.25},
         }
@@ -95,7 +100,7 @@ def test_derived_numbers_survive(tmp_path):
 
 def test_numbers_survive_to_the_last_digit(tmp_path):
     seconds = [0.1 + 0.2, 1 / 3, math.pi, 1e-9, 5e-324, 1e300]
-    trial = run_trial(seconds, block_items=[2**53 + 1] * 6)
+    trial = run_trial(seconds, items=2**53 + 1)
     again = round_trip(tmp_path, trial)
     assert again.block_seconds == seconds
     assert again.block_items == [2**53 + 1] * 6
@@ -114,7 +119,7 @@ def test_path_may_be_text_and_trials_any_iterable(tmp_path):
 
 
 def test_nan_metrics_survive(tmp_path):
-    trial = run_trial([1.0], metrics={"loss": [NAN, 0.5]})
+    trial = run_trial([1.0], {"loss": [NAN, 0.5]})
     first, second = round_trip(tmp_path, trial).metrics["loss"]
     assert math.isnan(first)
     assert second == 0.5
@@ -123,7 +128,7 @@ def test_nan_metrics_survive(tmp_path):
 @pytest.mark.parametrize("value", [math.inf, -math.inf])
 def test_infinite_metrics_survive(tmp_path, value):
     """A loss that exploded is a result; unknown is something else."""
-    trial = run_trial([1.0], metrics={"loss": [0.5, value]})
+    trial = run_trial([1.0], {"loss": [0.5, value]})
     assert round_trip(tmp_path, trial).metrics["loss"] == [0.5, value]
 
 
@@ -160,7 +165,7 @@ def test_a_knob_that_is_an_object_is_kept_as_its_text(tmp_path):
 
 
 def test_saving_changes_nothing(tmp_path):
-    trial = rich_trial(knobs={"size": (1, 2)}, metrics={})
+    trial = rich_trial(knobs={"size": (1, 2)})
     before = copy.deepcopy(trial)
     saved(tmp_path, trial)
     assert trial == before
@@ -188,9 +193,7 @@ def test_comparison_and_claim_survive_without_their_verdicts(tmp_path, journal):
 
 
 def test_journal_keeps_of_and_within(tmp_path, journal):
-    trials = [
-        run_trial([1.0, 1.0], metrics={"accuracy": [0.0, x, 0.0, x]}) for x in (0.8, 1)
-    ]
+    trials = [run_trial([1.0, 1.0], {"accuracy": [0.0, x, 0.0, x]}) for x in (0.8, 1)]
     journal += [*trials, Comparison(trials, ["a", "b"], "accuracy", 0.01)]
     recording.write_journal(tmp_path / "journal.json")
     (comparison,) = recording.read(tmp_path / "journal.json").comparisons
@@ -203,22 +206,22 @@ def test_journal_keeps_of_and_within(tmp_path, journal):
 
 def mean_rate(row):
     """The geometric mean over lives of items per second, without a first look."""
-    lives = sorted({*row["block_setups"]} - {-1})
     logs = []
-    for life in lives:
-        inside = [n for n, setup in enumerate(row["block_setups"]) if setup == life]
-        items = sum(row["block_items"][n] for n in inside)
-        logs.append(math.log(items / sum(row["block_seconds"][n] for n in inside)))
+    for life in row["lives"]:
+        if life["turn"] != -1:
+            seconds, _, items, *_ = zip(*life["blocks"], strict=True)
+            logs.append(math.log(sum(items) / sum(seconds)))
     return math.exp(sum(logs) / len(logs))
 
 
 def test_golden_recording_loads_to_the_same_numbers():
     made = recording.read(GOLDEN)
     raw = json.loads(GOLDEN.read_text("utf-8"))
-    assert raw["format"] == 3
+    assert raw["format"] == 4
     slow, fast, runs = made.trials[:3]
     for trial, row in zip(made.trials, raw["trials"], strict=True):
-        assert trial.block_seconds == row["block_seconds"]
+        blocks = [block for life in row["lives"] for block in life["blocks"]]
+        assert trial.block_seconds == [block[0] for block in blocks]
         assert trial.items_per_second == pytest.approx(mean_rate(row))
     assert slow.items_per_second == pytest.approx(781.5836926291277)
     assert fast.items_per_second == pytest.approx(1561.0566096925656)
@@ -228,8 +231,11 @@ def test_golden_recording_loads_to_the_same_numbers():
     assert runs.machine.name == "imaginary-gpu"
     assert fast.knobs == {"size": 64, "crop": (4, 4), "mode": "RGB"}
     assert fast.notes == ["One note, with “quotes” and a × sign."]
-    assert slow.start_memory_bytes == [4096, None, 8192]
-    assert slow.setup_seconds == [0.5, 0.125, 0.25]
+    assert [life.memory_bytes for life in slow.lives[:3]] == [4096, None, 8192]
+    assert slow.peak_memory_bytes == 4096
+    assert slow.setup_seconds[:3] == [0.5, 0.125, 0.25]
+    assert all(map(math.isnan, slow.setup_seconds[3:]))
+    assert [life.turn for life in slow.lives] == [-1, *range(10)]
     assert (runs.outcome, runs.whole_runs, runs.excluded_seconds) == (
         "stopped",
         True,
@@ -240,21 +246,16 @@ def test_golden_recording_loads_to_the_same_numbers():
     assert math.isnan(loss[1])
 
 
-def test_format_3_keeps_the_times_of_every_rank():
+def test_the_times_of_every_rank_are_kept():
     *others, on_ranks = kit.load(GOLDEN)
-    assert all(trial.block_rank_seconds == [] for trial in others)
+    assert not any(block.rank_seconds for trial in others for block in trial.blocks)
     assert on_ranks.knobs["ranks"] == 2
-    assert on_ranks.block_rank_seconds == [
-        [s, 0.75 * s] for s in on_ranks.block_seconds
-    ]
+    for block in on_ranks.blocks:
+        assert block.rank_seconds == [block.seconds, 0.75 * block.seconds]
 
 
-def test_device_time_and_single_steps_are_kept():
-    slow, _, runs, single = kit.load(GOLDEN)[:4]
-    assert slow.block_device_seconds == [None] * 20
-    assert runs.block_device_seconds == [1.4375, None]
-    assert runs.device_step_seconds == pytest.approx(1.4375 / 2)
-    assert single.device_step_seconds == pytest.approx(0.03154375)
+def test_single_steps_are_kept():
+    single = kit.load(GOLDEN)[3]
     assert single.step_quantiles[50] == 0.025375
     assert single.step_quantiles[95] == 0.08775
 
@@ -276,6 +277,28 @@ def test_golden_recording_is_what_would_be_written_today(tmp_path):
     recording.write(recording.read(GOLDEN), tmp_path / "again.json")
     again = json.loads((tmp_path / "again.json").read_text("utf-8"))
     assert again == json.loads(GOLDEN.read_text("utf-8"))
+
+
+COMMITTED = sorted((FOLDER.parents[1] / "tutorials" / "recordings").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_what_is_committed_is_readable_and_its_ratios_follow_from_its_blocks(path):
+    made = recording.read(path)
+    assert made.trials and made.comparisons
+    assert '"verdict":' not in path.read_text("utf-8")
+    for comparison in made.comparisons:
+        runs = comparison.of == "run_seconds"
+        for label, trial in zip(comparison.labels, comparison.trials, strict=True):
+            if trial is not comparison.baseline and runs:
+                base = {x.turn: x.blocks for x in comparison.baseline.lives}
+                logs = [
+                    math.log(life.blocks[0].seconds / base[life.turn][0].seconds)
+                    for life in trial.lives
+                    if life.turn != COLD
+                ]
+                value = math.exp(sum(logs) / len(logs))
+                assert comparison.ratios[label].value == pytest.approx(value)
 
 
 # Broken files
@@ -315,6 +338,7 @@ def test_truncated_at_any_byte_is_refused(tmp_path):
         b"{}",
         b'{"format": 1}',
         b'{"format": 2}',
+        b'{"format": 3}',
         b"\xff\xfe\x00",
         pickle.dumps({"format": 1}),
     ],
@@ -376,10 +400,10 @@ def test_any_single_change_is_refused_by_name_with_advice(tmp_path, seed):
     assert any(word in text for word in ("again", "update", "name a file")), done
 
 
-@pytest.mark.parametrize("number", [0, 1, 2, 4, 99, "3", "one", None, [1]])
+@pytest.mark.parametrize("number", [0, 1, 2, 3, 99, "4", "one", None, [1]])
 def test_another_format_says_which_is_read_and_what_to_do(tmp_path, number):
     text = refused(edited(tmp_path, lambda c: c.update(format=number)), "format")
-    assert f"format is {number!r}" in text and "reads 3" in text
+    assert f"format is {number!r}" in text and "reads 4" in text
     assert "Update the kit" in text
 
 
@@ -514,7 +538,7 @@ def test_nothing_is_pickled(tmp_path, monkeypatch):
     for name in ("dump", "dumps", "load", "loads"):
         monkeypatch.setattr(pickle, name, fail)
     path = saved(tmp_path, make_trial(knobs={"function": lambda: 1}))
-    assert json.loads(path.read_text("utf-8"))["format"] == 3
+    assert json.loads(path.read_text("utf-8"))["format"] == 4
     kit.load(path)
 
 

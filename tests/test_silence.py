@@ -11,8 +11,8 @@ import pytest
 from torch.utils.data import DataLoader, Dataset
 
 import kit
-from kit.clock import ExperimentError
-from kit.clock.silence import silencing
+from kit.experiment import ExperimentError
+from kit.silence import silencing
 
 pytestmark = pytest.mark.usefixtures("smoke")
 

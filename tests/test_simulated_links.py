@@ -9,9 +9,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 import kit
-from kit.clock import ExperimentError
+from kit import clock
 from kit.costs import LINKS, Link, predict_all_reduce
-from kit.machine import ticks
+from kit.experiment import ExperimentError
 from kit.ranks import RankError, simulate_link
 
 SLOW = Link(latency_seconds=0.02, bytes_per_second=4e6)
@@ -27,9 +27,9 @@ def ranks():
 def wait_for(call):
     """Return the seconds from here until all ranks are through with a call."""
     dist.barrier()
-    begun = ticks.CLOCK.wall()
+    begun = clock.CLOCK.wall()
     call()
-    return ticks.CLOCK.wall() - begun
+    return clock.CLOCK.wall() - begun
 
 
 def add_up(link, times=1):

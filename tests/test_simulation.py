@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from test_ratio import make_machine, metric_trial, rate_trial, run_trial, start_trial
+from trials import make_machine, metric_trial, rate_trial, run_trial, start_trial
 
 from kit import stats
-from kit.comparison import Comparison, compare_trials
+from kit.comparison import Comparison
+from kit.ratio import compare_trials
 
 ALARMS, COVERED = 0.05, 0.93
 MACHINE = make_machine()
@@ -56,7 +57,7 @@ def draw_bursts(random, count, strength):
 
 
 def draw_seconds(random, truth, noise, pairs=5, rounds=3):
-    """Block seconds of (baseline, variant), shape (2, set-ups, rounds, 2)."""
+    """Block seconds of (baseline, variant), shape (2, turns, rounds, 2)."""
     setups = 2 * pairs
     shape = (2, setups, rounds, 2)
     # What both share in order of time, four blocks a round: ABBA, or else BAAB.
@@ -79,10 +80,8 @@ def draw_seconds(random, truth, noise, pairs=5, rounds=3):
 
 
 def make_trials(seconds, **changes):
-    """Trials of block seconds, shape (variants, set-ups, rounds, 2)."""
-    _, setups, rounds, _ = seconds.shape
-    shape = {"pairs": setups // 2, "rounds": rounds, "machine": MACHINE} | changes
-    return [rate_trial(block_seconds=s.ravel().tolist(), **shape) for s in seconds]
+    """Trials of block seconds, shape (variants, turns, rounds, 2)."""
+    return [rate_trial(each, machine=MACHINE, **changes) for each in seconds]
 
 
 class Case(NamedTuple):

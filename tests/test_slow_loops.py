@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kit.clock import snapshot
-from kit.clock.experiment import resolve
+from kit import state
+from kit.experiment import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
 LETTERS = "ABCDEF"
@@ -48,7 +48,7 @@ def loops(planted):
 def steps(loop, count=6):
     """Return the losses of a loop's first steps, from the same random numbers."""
     before = torch.get_num_threads()
-    snapshot.seed_everything(0)
+    state.seed_everything(0)
     generator = loop()
     try:
         found = [metrics for _, metrics in itertools.islice(generator, count)]
@@ -61,8 +61,8 @@ def steps(loop, count=6):
 @EACH
 def test_a_loop_is_an_experiment_of_at_most_twenty_lines(loops, letter):
     loop = loops.LOOPS[letter]
-    experiment = resolve("test", loop)
-    experiment.bind("test", {})
+    experiment = resolve(loop)
+    experiment.bind({})
     assert inspect.isgeneratorfunction(loop)
     source = inspect.getsource(loop)
     lines = source.splitlines()
@@ -78,7 +78,7 @@ def test_there_are_six_loops_and_six_repairs(loops):
 
 @EACH
 def test_name_and_title_do_not_give_the_cause_away(loops, letter):
-    experiment = resolve("test", loops.LOOPS[letter])
+    experiment = resolve(loops.LOOPS[letter])
     assert experiment.title.endswith(".")
     for words in (experiment.name, experiment.title):
         assert not TELLING.search(words)

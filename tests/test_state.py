@@ -14,7 +14,7 @@ from helpers import OTHER_THREADS, THREADS, change_everything, reader_state
 from torch import nn
 
 import kit
-from kit.clock import ExperimentError
+from kit.experiment import ExperimentError
 
 pytestmark = pytest.mark.usefixtures("smoke")
 
@@ -480,7 +480,7 @@ def test_variants_over_one_net_start_from_the_same_weights(name):
 
 
 def portrait(net, optimizer):
-    """All of a net and its optimizer that can be told apart, to compare with ==."""
+    """All of a net and its optimizer that is put back, to compare with ==."""
     tensors = [*net.named_parameters(), *net.named_buffers()]
     return {
         "identity": [id(tensor) for _, tensor in tensors],
@@ -493,38 +493,13 @@ def portrait(net, optimizer):
             for p in net.parameters()
         ],
         "training": [module.training for module in net.modules()],
-        "modules": [(name, id(module)) for name, module in net.named_modules()],
-        "hooks": [
-            (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks))
-            for m in net.modules()
-        ],
-        "attributes": [sorted(vars(module)) for module in net.modules()],
         "optimizer": str(copy.deepcopy(optimizer.state_dict())),
         "state": [id(p) for p in optimizer.state],
     }
 
 
-def ruin(net, optimizer):
-    """Change a net and its optimizer in every way that training code does."""
-    net(torch.randn(2, 3, 8, 8)).square().mean().backward()
-    optimizer.step()
-    net.eval()
-    net[0].register_forward_hook(lambda *_: None)
-    net[2].weight.requires_grad_(False)
-    net[1].running_mean += 5
-    net[2].note = "changed"
-    net.to(memory_format=torch.channels_last).to(torch.bfloat16)
-    optimizer.param_groups[0]["lr"] = 99.0
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
-    net[3] = nn.Linear(5, 5)
-    net.add_module("extra", nn.Linear(1, 1))
-    net[0].weight.data.fill_(3)
-    net[0].bias = nn.Parameter(torch.ones(4))
-    net[1].running_var = torch.zeros(4)
-
-
-@pytest.mark.parametrize("end", ["success", "error", "interrupt"])
-def test_everything_about_a_net_is_as_it_was(end):
+def trained():
+    """A net with gradients, and its optimizer with moments."""
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1), nn.Flatten()
     )
@@ -532,11 +507,28 @@ def test_everything_about_a_net_is_as_it_was(end):
     for _ in range(2):
         net(torch.randn(2, 3, 8, 8)).square().mean().backward()
         optimizer.step()
-    hook = net[0].register_forward_hook(lambda *_: None)
+    return net, optimizer
+
+
+def change(net, optimizer):
+    """Change a net and its optimizer in every way that training code does."""
+    net(torch.randn(2, 3, 8, 8)).square().mean().backward()
+    optimizer.step()
+    net.eval()
+    net[2].weight.requires_grad_(False)
+    net[1].running_mean += 5
+    net[0].weight.grad = None
+    optimizer.param_groups[0]["lr"] = 99.0
+    net[0].weight.data.fill_(3)
+
+
+@pytest.mark.parametrize("end", ["success", "error", "interrupt"])
+def test_everything_about_a_net_is_as_it_was(end):
+    net, optimizer = trained()
     before = portrait(net, optimizer)
 
     def train():
-        ruin(net, optimizer)
+        change(net, optimizer)
         yield 1
         if end == "error":
             raise Broken
@@ -554,10 +546,90 @@ def test_everything_about_a_net_is_as_it_was(end):
     after = portrait(net, optimizer)
     for part in before:
         assert after[part] == before[part], part
-    hook.remove()
-    assert not net[0]._forward_hooks
     net(torch.randn(2, 3, 8, 8)).square().mean().backward()
     optimizer.step()
+
+
+LAYOUTS = {
+    "dtype": lambda net, optimizer: net.to(torch.bfloat16),
+    "memory format": lambda net, _: net.to(memory_format=torch.channels_last),
+    "a hook": lambda net, _: net[0].register_forward_hook(lambda *_: None),
+    "a submodule": lambda net, _: net.add_module("extra", nn.Linear(1, 1)),
+    "another submodule": lambda net, _: net.__setitem__(3, nn.Linear(5, 5)),
+    "another parameter": lambda net, _: setattr(
+        net[0], "bias", nn.Parameter(torch.ones(4))
+    ),
+    "a buffer": lambda net, _: net.register_buffer("extra", torch.ones(1)),
+    "a parameter group": lambda _, optimizer: optimizer.add_param_group(
+        {"params": [nn.Parameter(torch.ones(1))]}
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LAYOUTS)
+@pytest.mark.parametrize("run", ["measure", "compare"])
+def test_a_changed_layout_is_refused_with_advice(what, run):
+    """It cannot be put back in place: optimizers and hooks refer to the old parts."""
+    net, optimizer = trained()
+    before = reader_state()
+
+    def train(*, variant=1):
+        yield 1
+        LAYOUTS[what](net, optimizer)
+        optimizer.zero_grad()
+        while True:
+            yield 1
+
+    with pytest.raises(ExperimentError, match=r"inside the experiment") as caught:
+        kit.measure(train) if run == "measure" else kit.compare(train, variant=[1, 2])
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 6
+    assert "train(" in lines[0]
+    assert "net" in str(caught.value) or "optimizer" in str(caught.value)
+    assert reader_state() == before
+
+
+@pytest.mark.parametrize("what", ["frozen backbone", "eval mode", "plain tensors"])
+def test_what_one_variant_does_to_a_shared_net_the_other_does_not_see(what):
+    """Its flags are no part of a state_dict, and a list of tensors has none."""
+    net, _ = make_net()
+    weight = torch.ones(3, requires_grad=True)
+    parameters = [weight]
+    seen = {"changes": [], "plain": []}
+
+    def look():
+        return net.training, net[0].weight.requires_grad, weight.detach().sum().item()
+
+    def changes():
+        if what == "frozen backbone":
+            net[0].requires_grad_(False)
+        elif what == "eval mode":
+            net.eval()
+        else:
+            parameters[0].data += 1
+        while True:
+            seen["changes"].append(look())
+            yield 1
+
+    def plain():
+        while True:
+            net(torch.randn(4, 4)), parameters[0].sum().backward()
+            seen["plain"].append(look())
+            yield 1
+
+    before = look()
+    for order in (["changes", "plain"], ["plain", "changes"]):
+        both = {"changes": changes, "plain": plain}
+        kit.compare({name: both[name] for name in order})
+    assert set(seen["plain"]) == {before}
+    assert len(set(seen["changes"])) == 1 and before not in seen["changes"]
+    assert look() == before and weight.grad is None
+
+
+def test_a_garbage_collector_that_one_switches_off_is_on_for_the_other():
+    plain, holder = observe(Setting(gc.disable), gc.isenabled)
+    assert (plain, holder) == ({True}, {False})
+    assert gc.isenabled()
 
 
 def test_schedulers_and_scalers_are_put_back_too():

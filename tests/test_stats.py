@@ -262,8 +262,14 @@ def test_pseudo_median_scatters_less_than_the_median():
     assert np.var(pseudo) < 0.9 * np.var(np.median(samples, axis=1))
 
 
+def grouped_interval(groups, confidence=0.95):
+    """What a comparison does with its pairs of turns: each is one value."""
+    values = [stats.pseudo_median(group) for group in groups]
+    return stats.student_interval(values, confidence)
+
+
 def test_grouped_interval_is_exact_without_noise():
-    assert tuple(stats.grouped_interval([[0.3] * 3] * 5)) == pytest.approx([0.3] * 3)
+    assert tuple(grouped_interval([[0.3] * 3] * 5)) == pytest.approx([0.3] * 3)
 
 
 def test_grouped_interval_is_students_over_the_groups():
@@ -271,23 +277,21 @@ def test_grouped_interval_is_students_over_the_groups():
     middles = [stats.pseudo_median(group) for group in groups]
     assert middles[1:] == [2, 3, 2]
     for confidence in (0.8, 0.95, 0.99):
-        found = stats.grouped_interval(groups, confidence)
+        found = grouped_interval(groups, confidence)
         assert found == stats.student_interval(middles, confidence)
 
 
 def test_differences_between_set_ups_are_part_of_the_interval():
     """Many values within a set-up must not hide that there are few set-ups."""
     middles = [-0.05, -0.02, 0.0, 0.03, 0.06]
-    found = stats.grouped_interval([[middle] * 100 for middle in middles])
+    found = grouped_interval([[middle] * 100 for middle in middles])
     assert found.low <= -0.02
     assert found.high >= 0.03
 
 
 def test_differences_within_one_set_up_are_part_of_the_interval():
     random = np.random.default_rng(0)
-    found = stats.grouped_interval(
-        [random.normal(0, 0.1, 6).tolist() for _ in range(5)]
-    )
+    found = grouped_interval([random.normal(0, 0.1, 6).tolist() for _ in range(5)])
     assert found.low < -0.01 < 0.01 < found.high
 
 
@@ -322,7 +326,7 @@ def judge_many(seed, truth, *, pairs=5, rounds=3, cases=CASES, **noise):
     """Return the verdicts, and how often the interval held the truth."""
     random, verdicts, covered = np.random.default_rng(seed), [], 0
     for _ in range(cases):
-        found = stats.grouped_interval(
+        found = grouped_interval(
             simulate(random, truth, pairs=pairs, rounds=rounds, **noise)
         )
         verdicts.append(stats.judge_ratio(math.exp(found.low), math.exp(found.high)))
@@ -377,7 +381,7 @@ def test_pooling_rounds_without_their_set_ups_would_raise_false_alarms():
             random, 0.0, pairs=5, rounds=12, setup=0.08, block=0.01, burst=0.0
         )
         pooled = [[value] for value in chain.from_iterable(groups)]
-        found = stats.grouped_interval(pooled)
+        found = grouped_interval(pooled)
         verdict = stats.judge_ratio(math.exp(found.low), math.exp(found.high))
         alarms += verdict in ("faster", "slower")
     assert alarms / 200 > 0.10

@@ -14,7 +14,8 @@ from test_ratio import make_comparison, make_trial
 
 import kit
 from kit import teaching
-from kit.comparison import Comparison, Ratio
+from kit.comparison import Comparison
+from kit.ratio import Ratio
 from kit.teaching import Claim, NotAttempted, check
 from kit.trial import JOURNAL
 
@@ -368,6 +369,17 @@ def test_a_claim_in_html_is_escaped():
     assert "See <i>there</i>." in words(page)
 
 
+@pytest.mark.parametrize("measured", [FASTER, SLOWER, UNKNOWN])
+def test_a_claim_may_stay_open_which_changes_nothing_here(measured):
+    """Only who judges recordings looks at it."""
+    made = kit.claim("So it is.", measured, open=True)
+    plain = kit.claim("So it is.", measured)
+    assert (made.open, plain.open) == (True, False)
+    assert repr(made) == repr(plain)
+    assert made.to_dict() == {**plain.to_dict(), "open": True}
+    assert Claim(ratio=measured, **made.to_dict()) == made
+
+
 # Exercise checks
 
 
@@ -379,6 +391,10 @@ def twice(double):
     """The function doubles."""
     assert double(2) == 4, f"twice 2 is 4, not {double(2)}"
     return "it doubles."
+
+
+def pair(first, second):
+    assert first < second, "the first is not smaller"
 
 
 def silent(attempt):
@@ -457,6 +473,18 @@ def test_a_check_without_words_still_says_something(exercises):
     failed = check("07/silent", 1)
     assert not failed.passed
     assert failed.message
+
+
+def test_the_kit_itself_offers_check(exercises):
+    assert kit.check is check
+    assert kit.check("07/twice", lambda n: 2 * n).passed
+
+
+def test_an_exercise_may_have_several_answers(exercises):
+    assert check("07/pair", 1, 2).passed
+    assert "the first is not smaller" in repr(check("07/pair", 2, 1))
+    assert not check("07/pair", 1, None).attempted
+    assert "TypeError" in repr(check("07/pair", 1))
 
 
 def test_checks_start_afresh_each_time(exercises):

@@ -18,14 +18,13 @@ from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import kit
-from kit.clock import ExperimentError
-from kit.clock.experiment import resolve
 from kit.diagnosis import lines, phases, trace
 from kit.diagnosis.interventions import installed
 from kit.diagnosis.phases import PHASES, Segment
 from kit.diagnosis.profiling import record, watched
 from kit.diagnosis.timeline import describe_overlaps
 from kit.diagnosis.trace import Event, Trace
+from kit.experiment import ExperimentError, resolve
 from kit.figures import Span
 from kit.progress import Progress
 
@@ -37,8 +36,8 @@ PAUSE = 0.05
 
 def profile(experiment, steps=STEPS, **knobs):
     """Return the profile of one life of an experiment."""
-    resolved = resolve("diagnose()", experiment)
-    bound = resolved.bind("diagnose()", knobs)
+    resolved = resolve(experiment)
+    bound = resolved.bind(knobs)
     with (
         Progress("testing") as progress,
         installed(),

@@ -17,8 +17,8 @@ from helpers import children, reader_state, refused, wait_until
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import kit
-from kit.clock import ExperimentError
 from kit.data import Distant
+from kit.experiment import ExperimentError
 from kit.stats import Estimate
 from kit.tuning import LoaderTuning, checks, faults, prediction, search, tune_loader
 from kit.tuning.loop import count_bytes, count_items, touch
@@ -209,7 +209,7 @@ def test_batches_that_a_data_set_makes_itself():
 @pytest.mark.usefixtures("smoke")
 def test_busy_neighbours_are_told(monkeypatch):
     busy = {"others_cores": 1.4}
-    monkeypatch.setattr(search.load, "describe", lambda before, after: busy)
+    monkeypatch.setattr(search.system, "describe_load", lambda before, after: busy)
     tuning = tune_loader(maker(Numbers(4000)), num_workers=0)
     assert "Other programs kept 1.4 cores busy" in tuning.reason
 
@@ -615,7 +615,7 @@ def test_loaders_own_time_limit_is_kept_if_it_is_shorter():
 
 
 def test_shared_memory_too_small_for_any_worker(monkeypatch):
-    monkeypatch.setattr(search.limits, "find_shared_memory", lambda root: (100, ""))
+    monkeypatch.setattr(search.machine, "find_shared_memory", lambda root: (100, ""))
     refused(
         lambda: tune_loader(maker(Numbers()), num_workers=[1, 2]),
         "num_workers=[1, 2]",
@@ -626,7 +626,7 @@ def test_shared_memory_too_small_for_any_worker(monkeypatch):
 
 @pytest.mark.usefixtures("smoke")
 def test_shared_memory_too_small_leaves_none(monkeypatch):
-    monkeypatch.setattr(search.limits, "find_shared_memory", lambda root: (100, ""))
+    monkeypatch.setattr(search.machine, "find_shared_memory", lambda root: (100, ""))
     tuning = tune_loader(maker(Numbers()))
     assert tuning.num_workers == 0
     assert tuning.starts == 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kit.comparison.ratio import Ratio
 from kit.diagnosis.causes import Evidence
+from kit.ratio import Ratio
 
 
 class Advice(NamedTuple):

@@ -8,20 +8,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.diagnosis.lives import Life
+from kit.diagnosis.effects import Effect
 
 #: So many batches are kept, if they fit into so many bytes.
 _MOST_BATCHES, _MOST_BYTES = 8, 500_000_000
 
 
-def repeat_batches(loader: Any, real: Callable[..., Any], life: Life) -> Iterator[Any]:
+def repeat_batches(
+    loader: Any, real: Callable[..., Any], effect: Effect
+) -> Iterator[Any]:
     """Yield a few batches again and again; later lives take those of the first."""
     try:
         length = len(loader)
     except TypeError:
         length = None
     key = type(loader.dataset), length, loader.batch_size
-    kept = _find_kept(life.what.batches.setdefault(key, []), loader.dataset, life)
+    kept = _find_kept(effect.what.batches.setdefault(key, []), loader.dataset, effect)
     if kept.length is None:
         source = real(loader)
         for batch in source:
@@ -45,7 +47,7 @@ class _Kept:
     """
 
     owner: Callable[[], Any] = lambda: None
-    life: Life | None = None
+    effect: Effect | None = None
     batches: list[Any] = field(default_factory=list)
     tensors: list[list[tuple[Any, Any, int]]] = field(default_factory=list)
     length: float | None = None
@@ -71,22 +73,22 @@ class _Kept:
             count += 1
 
 
-def _find_kept(entries: list[_Kept], dataset: Any, life: Life) -> _Kept:
+def _find_kept(entries: list[_Kept], dataset: Any, effect: Effect) -> _Kept:
     """Return what is kept of a loader over this data set, or over its predecessor.
 
-    A data set that is gone, or that an earlier life had, has made room for this one.
+    A data set that is gone, or that an earlier effect had, has made room for this one.
     """
     for kept in entries:
         if kept.owner() is dataset:
-            kept.life = life
+            kept.effect = effect
             return kept
     for kept in entries:
-        if kept.life is not life or kept.owner() is None:
+        if kept.effect is not effect or kept.owner() is None:
             break
     else:
         kept = _Kept()
         entries.append(kept)
-    kept.life = life
+    kept.effect = effect
     try:
         kept.owner = weakref.ref(dataset)
     except TypeError:  # a list, say

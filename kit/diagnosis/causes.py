@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kit import figures, stats
-from kit.comparison.ratio import Ratio, write_ratio
 from kit.diagnosis.interventions import Intervention
 from kit.diagnosis.operations import Work
+from kit.ratio import Ratio, write_ratio
 
 #: A cause counts where the lower end of what its removal saves is above this fraction.
 LEAST_SAVING = 0.03

@@ -8,29 +8,24 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 
-from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
-from kit.clock.measuring import Origin
-from kit.clock.stage import Place, check_place, prepare
-from kit.clock.turns import take_turn
-from kit.comparison.alternation import Variant
-from kit.comparison.comparing import compare_watched
-from kit.comparison.doubts import find_doubt
-from kit.comparison.quantities import SPEED
-from kit.comparison.ratio import Ratio
-from kit.comparison.result import Comparison
+from kit import clock
+from kit.choices import Place, Request, check_place, make_variant
+from kit.comparison import Comparison
 from kit.diagnosis import causes
 from kit.diagnosis.advice import advise
 from kit.diagnosis.causes import Evidence, saved
 from kit.diagnosis.interventions import Intervention, installed, intervene
+from kit.diagnosis.places import during
 from kit.diagnosis.profiling import Profile, record, watched
 from kit.diagnosis.result import Diagnosis
+from kit.experiment import Experiment, ExperimentError, describe, named, resolve
 from kit.figures import format_value
-from kit.machine import this_machine, ticks
-from kit.progress import Progress, Stopped
+from kit.machine import this_machine
+from kit.measurement import compare_watched
+from kit.progress import Progress, Stopped, take_turn
+from kit.ratio import SPEED, Ratio, find_doubt
 from kit.trial import Trial
 
-#: Pairs of set-ups for each intervention at least; more where there is time.
-_PAIRS = 3
 #: Of the time, leaving causes out gets at least this share.
 _LEAST_SHARE = 0.5
 #: Doubts about changes on the way are about less than this.
@@ -64,9 +59,10 @@ def diagnose(
     ['backward', 'forward']
     """
     check_seconds("diagnose()", seconds)
-    check_place("diagnose()", on)
-    resolved = resolve("diagnose()", experiment)
-    bound = resolved.bind("diagnose()", knobs)
+    with named("diagnose()"):
+        check_place(on)
+        resolved = resolve(experiment)
+        bound = resolved.bind(knobs)
     title = f"diagnosing {describe(resolved.name, bound)}"
     with Progress(title, at_once=True) as progress:
         return diagnose_watched(resolved, bound, progress, seconds, on)
@@ -96,19 +92,19 @@ def diagnose_watched(
     is none.
     """
     with take_turn(progress):
-        begun = ticks.CLOCK.wall()
+        begun = clock.CLOCK.wall()
         progress.begin(0, 1, seconds)
-        stage = watched(on, experiment, knobs)
-        with contextlib.closing(stage), stage.during(progress, installed):
-            profile, *others = record(stage, progress, seconds=seconds)
+        variant = watched(on, experiment, knobs)
+        with contextlib.closing(variant), during(variant, progress, installed):
+            profile, *others = record(variant, progress, seconds=seconds)
         evidence = gather(profile, 1 + len(others))
         suspects = causes.suspect(evidence)
-        spent = ticks.CLOCK.wall() - begun
+        spent = clock.CLOCK.wall() - begun
         left = max(seconds - spent, _LEAST_SHARE * seconds)
         progress.begin(0, 1, left)
         wrapped = functools.partial(installed, devices=bool(profile.trace.devices))
-        stage = prepare(on, experiment, knobs)
-        with contextlib.closing(stage), stage.during(progress, wrapped):
+        variant = make_variant(experiment, knobs, on)
+        with contextlib.closing(variant), during(variant, progress, wrapped):
             comparison = _leave_out(experiment, knobs, suspects, progress, left, on)
     if progress.stopping:
         raise Stopped
@@ -142,15 +138,13 @@ def _leave_out(
     """Run the experiment beside itself with each intervention, by turns."""
     if not suspects:
         return None
-    origin = Origin.find(experiment)
     variants = [
-        Variant(
-            prepare(on, intervene(experiment, what), knobs), what.label, origin, False
-        )
+        make_variant(intervene(experiment, what), knobs, on, what.label)
         for what in (Intervention(_BASELINE), *suspects)
     ]
-    plan = variants, progress, SPEED, None, seconds, _PAIRS, False
-    return compare_watched(*plan, journal=[])  # changed experiments are not recorded
+    # Changed experiments are not recorded.
+    request = Request(SPEED, seconds, is_kept=False)
+    return compare_watched(variants, progress, request)
 
 
 def _conclude(

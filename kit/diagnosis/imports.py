@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-from kit.machine import processes
+from kit import system
 
 #: So often the import is interrupted again, should the script swallow it.
 _SECONDS_BETWEEN = 2.0
@@ -143,7 +143,7 @@ def end_children(error: BaseException | None, older: set[int]) -> None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
     daemons = {child.pid for child in multiprocessing.active_children() if child.daemon}
-    processes.end(processes.leave_out_shared(processes.descendants() - older - daemons))
+    system.end(system.find_children() - older - daemons)
 
 
 @contextlib.contextmanager

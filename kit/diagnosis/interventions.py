@@ -14,12 +14,11 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kit.clock.experiment import Experiment
-from kit.clock.origin import referred_objects
-from kit.clock.silence import silencing
-from kit.diagnosis.lives import NOW, Intervention, Life
+from kit.diagnosis.effects import NOW, Effect, Intervention
 from kit.diagnosis.trace import STEP
 from kit.diagnosis.wrappers import set_threads, take_step, wrap_all
+from kit.experiment import Experiment, referred_objects
+from kit.silence import silencing
 
 __all__ = ["Intervention", "installed", "intervene"]
 
@@ -36,36 +35,36 @@ def intervene(experiment: Experiment, what: Intervention) -> Experiment:
 def _drive(
     experiment: Experiment, what: Intervention, /, **knobs: object
 ) -> Generator[Any, None, None]:
-    life, mark = Life(what), _make_mark() if what.marked else None
+    effect, mark = Effect(what), _make_mark() if what.marked else None
     try:
-        _reach_optimizers(experiment, knobs, life)
+        _reach_optimizers(experiment, knobs, effect)
         quiet = contextlib.nullcontext() if what.marked else silencing()
-        with quiet, _at_work(life):
+        with quiet, _at_work(effect):
             generator = experiment.start(knobs)
             value = next(generator, _ABSENT)
         try:
             while value is not _ABSENT:
-                life.begun = True
-                life.calls.clear()
+                effect.begun = True
+                effect.calls.clear()
                 if mark is not None:
                     mark()
                 yield value
-                with _at_work(life):
+                with _at_work(effect):
                     value = next(generator, _ABSENT)
         finally:
-            with _at_work(life):
+            with _at_work(effect):
                 generator.close()
     finally:
-        life.end()
+        effect.end()
 
 
 def _reach_optimizers(
-    experiment: Experiment, knobs: Mapping[str, object], life: Life
+    experiment: Experiment, knobs: Mapping[str, object], effect: Effect
 ) -> None:
     """Wrap steps that a scheduler has put into closed-over optimizers themselves."""
     import torch
 
-    if life.what.step is None:
+    if effect.what.step is None:
         return
     for _, value in referred_objects(experiment.function, knobs):
         own = vars(value) if isinstance(value, torch.optim.Optimizer) else {}
@@ -73,7 +72,7 @@ def _reach_optimizers(
             kept = own["step"]
             own["step"] = functools.partial(_take_step, kept, value)
             own["step"]._wrapped_by_lr_sched = True
-            life.undo.append(functools.partial(own.update, step=kept))
+            effect.undo.append(functools.partial(own.update, step=kept))
 
 
 def _take_step(
@@ -83,16 +82,16 @@ def _take_step(
 
 
 class _at_work:  # noqa: N801 (a context manager, as quick as can be)
-    def __init__(self, life: Life) -> None:
-        self.life = life
+    def __init__(self, effect: Effect) -> None:
+        self.effect = effect
 
     def __enter__(self) -> None:
-        NOW.life = self.life
-        if self.life.what.threads is not None:
-            set_threads(self.life.what.threads)
+        NOW.effect = self.effect
+        if self.effect.what.threads is not None:
+            set_threads(self.effect.what.threads)
 
     def __exit__(self, *_: object) -> None:
-        NOW.life = None
+        NOW.effect = None
 
 
 def _make_mark() -> Callable[[], None]:

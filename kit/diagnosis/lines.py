@@ -14,9 +14,9 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kit.diagnosis.lives import find_life
+from kit import clock
+from kit.diagnosis.effects import find_effect
 from kit.diagnosis.phases import Segment
-from kit.machine import ticks
 
 #: Seconds between looks at what the main thread executes.
 _SECONDS_BETWEEN_LOOKS = 0.002
@@ -61,7 +61,7 @@ def sampling() -> Generator[list[tuple[int, Place]], None, None]:
         while not done.wait(_SECONDS_BETWEEN_LOOKS):
             place = WAITING if _waits(watched) else find_place(watched)
             if place is not None:
-                samples.append((ticks.epoch_nanoseconds(), place))
+                samples.append((clock.epoch_nanoseconds(), place))
 
     thread = threading.Thread(target=look, name="kit: lines", daemon=True)
     thread.start()
@@ -160,13 +160,13 @@ def listing_reads() -> Generator[list[tuple[str, Place | None, float]], None, No
 
     def listed(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
         def call(tensor: Any, *arguments: Any, **options: Any) -> Any:
-            if find_life() is None:  # a cell that runs meanwhile
+            if find_effect() is None:  # a cell that runs meanwhile
                 return read(tensor, *arguments, **options)
-            begun = ticks.CLOCK.wall()
+            begun = clock.CLOCK.wall()
             try:
                 return read(tensor, *arguments, **options)
             finally:
-                spent = ticks.CLOCK.wall() - begun
+                spent = clock.CLOCK.wall() - begun
                 calls.append((name, find_place(threading.get_ident()), spent))
 
         return call

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kit.diagnosis.peaks import Peaks
 from kit.diagnosis.phases import Segment
 from kit.diagnosis.trace import Event, Trace
-from kit.machine.peaks import Peaks
 
 #: Where recording makes a step longer than this, times are corrected for it.
 MOST_INFLATION = 0.20

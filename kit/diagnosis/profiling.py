@@ -8,18 +8,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kit.clock.experiment import Experiment, ExperimentError
-from kit.clock.log import Block, Log, smoke
-from kit.clock.measuring import longest_warm_up
-from kit.clock.run import Run, started
-from kit.clock.stage import Place, Stage, prepare
-from kit.diagnosis import lines, operations, phases, trace
+from kit.choices import Place, make_variant
+from kit.diagnosis import lines, operations, phases, places, trace
 from kit.diagnosis.interventions import Intervention, intervene
 from kit.diagnosis.lines import Call, Line
+from kit.diagnosis.peaks import Peaks, measure_peaks
 from kit.diagnosis.phases import Segment
 from kit.diagnosis.trace import Trace
-from kit.machine.peaks import Peaks, measure_peaks
+from kit.experiment import Experiment, ExperimentError, smoke
+from kit.life import Block, Life
+from kit.measurement import longest_warm_up
 from kit.progress import Progress
+from kit.variant import Variant
 
 #: A step without the profiler is timed for so long before and after, in seconds.
 _PLAIN_SECONDS = 0.3
@@ -53,7 +53,7 @@ class Profile(NamedTuple):
 
 
 def record(
-    stage: Stage,
+    variant: Variant,
     progress: Progress,
     *,
     seconds: float,
@@ -63,47 +63,47 @@ def record(
 ) -> list[Profile]:
     """Let an experiment live once: plain steps, recorded steps, plain steps.
 
-    The stage is one of `watched`. `steps` is how many are recorded, by default as many
-    as about a second holds and memory has room for. Returns a profile of each process.
-    Raises ExperimentError where it cannot be profiled.
+    The variant is one of `watched`. `steps` is how many are recorded, by default as
+    many as about a second holds and memory has room for. Returns a profile of each
+    process. Raises ExperimentError where it cannot be profiled.
     """
     import torch
 
-    ask = functools.partial(stage.ask, progress)
-    during = functools.partial(stage.during, progress)
+    ask = functools.partial(places.ask, variant, progress)
+    during = functools.partial(places.during, variant, progress)
     ask(trace.refuse_second_profiler, caller)
-    run = Run(stage, Log(), progress)
-    read = functools.partial(trace.read, caller=f"{caller}: {run.call}")
-    with started(run, warm_up_seconds=longest_warm_up(seconds)):
-        notes: list[str] = []
-        with run.active():
-            if any(ask(trace.is_profiling)):
-                raise ExperimentError(
-                    f"{caller}: {run.call} runs a profiler of its own, and PyTorch "
-                    "has one only.\nLeave it out of the experiment: the kit records "
-                    "the same events."
-                )
-            children = len(progress.find_children())
-            plain = _drive_for(run, _PLAIN_SECONDS)
-            progress.doing = "recording shapes"
-            looks = _count_steps(run, _LOOK_SECONDS)
-            profiling = functools.partial(trace.profiling, caller=caller)
-            with (
-                during(lines.sampling, list) as samples,
-                during(functools.partial(profiling, shapes=True), read) as shaped,
-            ):
-                _drive(run, looks + 1)
-            progress.doing = "recording"
-            if steps is None:
-                steps = _choose_steps(run, shaped[0], notes)
-            with during(functools.partial(profiling, as_file=as_file), read) as made:
-                _drive(run, steps + 1)
-            plain += _drive_for(run, _PLAIN_SECONDS)
-            threads = ask(torch.get_num_threads)
-            event_costs = ask(trace.measure_event_cost)
-            peaks = ask(measure_peaks, "cuda" if made[0].devices else "cpu")
-            with during(lines.listing_reads, list) as calls:
-                _drive(run, _READ_STEPS)
+    call, notes = variant.call, []
+    read = functools.partial(trace.read, caller=f"{caller}: {call}")
+    with variant.lead(0, progress) as life:
+        life.open()
+        life.settle(longest_warm_up(seconds))
+        if any(ask(trace.is_profiling)):
+            raise ExperimentError(
+                f"{caller}: {call} runs a profiler of its own, and PyTorch "
+                "has one only.\nLeave it out of the experiment: the kit records "
+                "the same events."
+            )
+        children = len(progress.find_children())
+        plain = _drive_for(life, _PLAIN_SECONDS)
+        progress.doing = "recording shapes"
+        looks = _count_steps(life, _LOOK_SECONDS)
+        profiling = functools.partial(trace.profiling, caller=caller)
+        with (
+            during(lines.sampling, list) as samples,
+            during(functools.partial(profiling, shapes=True), read) as shaped,
+        ):
+            _drive(life, looks + 1)
+        progress.doing = "recording"
+        if steps is None:
+            steps = _choose_steps(life, shaped[0], notes)
+        with during(functools.partial(profiling, as_file=as_file), read) as made:
+            _drive(life, steps + 1)
+        plain += _drive_for(life, _PLAIN_SECONDS)
+        threads = ask(torch.get_num_threads)
+        event_costs = ask(trace.measure_event_cost)
+        peaks = ask(measure_peaks, "cuda" if made[0].devices else "cpu")
+        with during(lines.listing_reads, list) as calls:
+            _drive(life, _READ_STEPS)
     seconds = math.fsum(block.wall_seconds for block in plain)
     step_seconds = seconds / sum(block.steps for block in plain)
     profiles = []
@@ -124,32 +124,32 @@ def record(
 
 def watched(
     on: Place | None, experiment: Experiment, knobs: Mapping[str, object]
-) -> Stage:
-    """Make a stage for an experiment whose steps are marked, as `record` needs it."""
+) -> Variant:
+    """Make a variant whose steps are marked, as `record` needs it."""
     what = Intervention("as it is", marked=True)
-    return prepare(on, intervene(experiment, what), knobs)
+    return make_variant(intervene(experiment, what), knobs, on)
 
 
-def _drive(run: Run, steps: int) -> list[Block]:
-    run.steps_per_block, run.block_seconds = steps, 0.0
-    run.block()
-    return run.log.blocks[-1:]
+def _drive(life: Life, steps: int) -> list[Block]:
+    life.variant.steps, life.variant.block_seconds = steps, 0.0
+    return [life.block()]
 
 
-def _drive_for(run: Run, seconds: float) -> list[Block]:
-    run.progress.doing = "timing plain steps"
-    return _drive(run, 1 if smoke() else max(3, _count_steps(run, seconds)))
+def _drive_for(life: Life, seconds: float) -> list[Block]:
+    life.progress.doing = "timing plain steps"
+    return _drive(life, 1 if smoke() else max(3, _count_steps(life, seconds)))
 
 
-def _count_steps(run: Run, seconds: float) -> int:
+def _count_steps(life: Life, seconds: float) -> int:
     if smoke():
         return 1
-    return min(_MOST_STEPS, math.ceil(seconds / max(run.step_seconds, 1e-6)))
+    per_step = max(life.variant.step_seconds, 1e-6)
+    return min(_MOST_STEPS, math.ceil(seconds / per_step))
 
 
-def _choose_steps(run: Run, shaped: Trace, notes: list[str]) -> int:
+def _choose_steps(life: Life, shaped: Trace, notes: list[str]) -> int:
     """Return how many steps to record: about a second's, as far as memory allows."""
-    wanted = max(1 if smoke() else _LEAST_STEPS, _count_steps(run, _RECORDED_SECONDS))
+    wanted = max(1 if smoke() else _LEAST_STEPS, _count_steps(life, _RECORDED_SECONDS))
     events = math.ceil(sum(map(len, shaped.threads.values())) / shaped.steps)
     room = max(1, trace.MOST_EVENTS // max(1, events))
     if room < min(wanted, _LEAST_STEPS):

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kit import figures
-from kit.clock.experiment import Experiment, describe, resolve
-from kit.comparison import Comparison, compare
-from kit.comparison.ratio import Ratio
+from kit.comparison import Comparison
 from kit.diagnosis.advice import Advice
 from kit.diagnosis.causes import (
     REMOVED,
@@ -24,6 +22,9 @@ from kit.diagnosis.causes import (
 from kit.diagnosis.phases import list_shares
 from kit.diagnosis.profiling import Profile
 from kit.diagnosis.timeline import check_steps, draw
+from kit.experiment import Experiment, describe, named, resolve
+from kit.measurement import compare
+from kit.ratio import Ratio
 from kit.trial import Trial
 
 if TYPE_CHECKING:
@@ -106,15 +107,10 @@ class Diagnosis:
 
         It is compared with the diagnosed one, with the same knobs where it has them.
         """
-        repaired = resolve("verify()", fixed)
-        own = repaired.bind(
-            "verify()",
-            {
-                k: v
-                for k, v in self.knobs.items()
-                if k in repaired.defaults and k not in repaired.fixed
-            },
-        )
+        with named("verify()"):
+            repaired = resolve(fixed)
+            known = repaired.defaults.keys() - repaired.fixed.keys()
+            own = repaired.bind({k: v for k, v in self.knobs.items() if k in known})
         names = {
             "as it was": _bind(self.experiment, self.knobs),
             "repaired": _bind(repaired, own),

@@ -15,11 +15,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from kit.clock import ExperimentError
-from kit.clock.experiment import RESERVED, resolve
+from kit import system
 from kit.diagnosis.imports import ImportWatch, end_children, watch_import
+from kit.experiment import RESERVED, ExperimentError, named, resolve
 from kit.figures import format_value
-from kit.machine import processes
 
 _SUFFIXES = (".py", ".pyw")
 _MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -110,7 +109,8 @@ def load_experiment(target: str, *, seconds: float = 20.0) -> Callable[..., Any]
             f"{target}: {script.function} is {format_value(found, 50)}, not a function."
             f"\n{others}"
         )
-    resolve("diagnose()", found)
+    with named("diagnose()"):
+        resolve(found)
     return found
 
 
@@ -194,7 +194,7 @@ def _import(script: _Script, seconds: float) -> ModuleType:
     sys.path.insert(0, str(script.folder))
     sys.argv[:] = [str(script.path or script.where)]
     importlib.invalidate_caches()
-    children, watch = processes.descendants(), ImportWatch(script.folder)
+    children, watch = system.find_children(), ImportWatch(script.folder)
     try:
         with watch_import(watch, seconds):
             module = _run(script)

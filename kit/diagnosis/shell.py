@@ -11,9 +11,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from kit.clock import ExperimentError
 from kit.diagnosis.result import make_plain
-from kit.recording.files import replace_text
+from kit.experiment import ExperimentError
+from kit.recording import replace_text
 
 
 def check_page(page: str) -> Path:

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kit import figures
-from kit.clock.experiment import ExperimentError, describe, resolve
-from kit.clock.stage import Place, check_place
-from kit.clock.turns import take_turn
+from kit.choices import Place, check_place
 from kit.diagnosis.interventions import installed
 from kit.diagnosis.phases import Segment
+from kit.diagnosis.places import during
 from kit.diagnosis.profiling import record, watched
 from kit.diagnosis.trace import Trace
+from kit.experiment import ExperimentError, named, resolve
 from kit.figures import Span
-from kit.progress import Progress
+from kit.progress import Progress, take_turn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,19 +64,19 @@ def timeline(
     True
     """
     check_steps(steps)
-    check_place("timeline()", on)
-    resolved = resolve("timeline()", experiment)
-    bound = resolved.bind("timeline()", knobs)
-    stage = watched(on, resolved, bound)
-    call = describe(resolved.name, stage.knobs)
+    with named("timeline()"):
+        check_place(on)
+        resolved = resolve(experiment)
+        variant = watched(on, resolved, resolved.bind(knobs))
+    call = variant.call
     with (
         Progress(f"recording {call}") as progress,
         take_turn(progress),
-        contextlib.closing(stage),
-        stage.during(progress, installed),
+        contextlib.closing(variant),
+        during(variant, progress, installed),
     ):
         profiles = record(
-            *(stage, progress),
+            *(variant, progress),
             seconds=_SECONDS,
             steps=steps,
             as_file=True,

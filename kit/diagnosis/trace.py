@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kit.clock.experiment import ExperimentError
-from kit.machine import ticks
+from kit import clock
+from kit.experiment import ExperimentError
 
 #: What the diagnosis itself writes into a trace.
 STEP, BACKWARD, LOADER = "kit: step", "kit: backward", "kit: loader"
@@ -195,10 +195,10 @@ def measure_event_cost() -> float:
     import torch
 
     def time_operations() -> float:
-        begun = ticks.CLOCK.wall()
+        begun = clock.CLOCK.wall()
         for _ in range(_OPERATIONS):
             torch.empty((), device="cpu")
-        return ticks.CLOCK.wall() - begun
+        return clock.CLOCK.wall() - begun
 
     plain = min(time_operations() for _ in range(3))
     with profiling():

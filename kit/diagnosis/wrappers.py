@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kit.diagnosis.batches import repeat_batches
-from kit.diagnosis.lives import NOW, Life, find_life, lending
+from kit.diagnosis.effects import NOW, Effect, find_effect, lending
 from kit.diagnosis.trace import BACKWARD, LOADER
 
 Wrap = Callable[[Any, str, Callable[[Any], Any]], None]
@@ -60,11 +60,11 @@ def _subclasses(cls: type) -> Iterator[type]:
 def _wrap_set_num_threads(real: Callable[[int], None]) -> Callable[[int], None]:
     @functools.wraps(real)
     def set_num_threads(threads: int) -> None:
-        life = find_life()
-        if life is None or life.what.threads is None:
+        effect = find_effect()
+        if effect is None or effect.what.threads is None:
             return real(threads)
         # A worker is a process of its own: it gets one thread.
-        real(life.what.threads if os.getpid() == life.pid else 1)
+        real(effect.what.threads if os.getpid() == effect.pid else 1)
 
     return set_num_threads
 
@@ -72,48 +72,50 @@ def _wrap_set_num_threads(real: Callable[[int], None]) -> Callable[[int], None]:
 def _wrap_thread_start(real: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(real)
     def start(thread: threading.Thread) -> None:
-        life = find_life()
-        if life is not None:
-            run = functools.partial(_run_for, life, thread, thread.run)
+        effect = find_effect()
+        if effect is not None:
+            run = functools.partial(_run_for, effect, thread, thread.run)
             thread.run = run  # type: ignore[method-assign]
         real(thread)
 
     return start
 
 
-def _run_for(life: Life, thread: threading.Thread, run: Callable[[], None]) -> None:
+def _run_for(effect: Effect, thread: threading.Thread, run: Callable[[], None]) -> None:
     """Run a thread that a life has started: it has the same intervention."""
     import torch
 
     del vars(thread)["run"]
-    NOW.life = life
-    if life.what.threads is not None:
+    NOW.effect = effect
+    if effect.what.threads is not None:
         # A new thread reports the count of the one that made it, and uses another.
         real = torch.set_num_threads
-        getattr(real, "__wrapped__", real)(life.what.threads)
+        getattr(real, "__wrapped__", real)(effect.what.threads)
     run()
 
 
 def _wrap_iter(real: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(real)
     def iterate(loader: Any) -> Any:
-        life = find_life()
-        if life is None:
+        effect = find_effect()
+        if effect is None:
             return real(loader)
-        most, asked = life.what.workers, loader.num_workers
+        most, asked = effect.what.workers, loader.num_workers
         workers = asked if most is None else min(most, asked)
         if workers != asked or loader.persistent_workers:
-            loader = _find_twin(loader, life, workers)
-        return repeat_batches(loader, real, life) if life.what.cached else real(loader)
+            loader = _find_twin(loader, effect, workers)
+        return (
+            repeat_batches(loader, real, effect) if effect.what.cached else real(loader)
+        )
 
     return iterate
 
 
-def _find_twin(loader: Any, life: Life, workers: int) -> Any:
-    """Return a loader like this one that is a life's own, with so many own workers."""
-    twin = life.twins.get(loader)
+def _find_twin(loader: Any, effect: Effect, workers: int) -> Any:
+    """Return a loader like this one that is an effect's own, with so many workers."""
+    twin = effect.twins.get(loader)
     if twin is None:
-        twin = life.twins[loader] = copy.copy(loader)
+        twin = effect.twins[loader] = copy.copy(loader)
         vars(twin)["_iterator"] = None
     own = {"_iterator": vars(twin)["_iterator"], "num_workers": workers}
     vars(twin).update({**vars(loader), **own})
@@ -125,10 +127,10 @@ def _wrap_backward(real: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(real)
     def run_backward(*arguments: Any, **options: Any) -> Any:
-        life = find_life()
-        if life is None:
+        effect = find_effect()
+        if effect is None:
             return real(*arguments, **options)
-        with lending(life):
+        with lending(effect):
             return labelled(*arguments, **options)
 
     return run_backward
@@ -139,8 +141,8 @@ def _wrap_with_label(label: str, real: Callable[..., Any]) -> Callable[..., Any]
 
     @functools.wraps(real)
     def labelled(*arguments: Any, **options: Any) -> Any:
-        life = find_life()
-        if life is None or not life.what.marked:
+        effect = find_effect()
+        if effect is None or not effect.what.marked:
             return real(*arguments, **options)
         from torch.autograd.profiler import record_function
 
@@ -162,8 +164,8 @@ def take_step(
     real: Callable[..., Any], optimizer: Any, *arguments: Any, **options: Any
 ) -> Any:
     """Take an optimizer's step as the intervention at work wants it."""
-    life = find_life()
-    how = None if life is None else life.what.step
+    effect = find_effect()
+    how = None if effect is None else effect.what.step
     if how == "skip":
         return _call_closure(*arguments, **options)
     # Only for this call: the optimizer may be the reader's, too.
@@ -224,8 +226,8 @@ def _wrap_exchanges(wrap: Wrap) -> None:
     def without_exchange(real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
         def forward(module: Any, *arguments: Any, **options: Any) -> Any:
-            life = find_life()
-            if life is None or not life.what.alone:
+            effect = find_effect()
+            if effect is None or not effect.what.alone:
                 return real(module, *arguments, **options)
             with module.no_sync():
                 return real(module, *arguments, **options)
@@ -237,8 +239,8 @@ def _wrap_exchanges(wrap: Wrap) -> None:
 
         @functools.wraps(real)
         def exchange(*arguments: Any, **options: Any) -> Any:
-            life = find_life()
-            if life is None or not life.what.alone:
+            effect = find_effect()
+            if effect is None or not effect.what.alone:
                 return real(*arguments, **options)
             bound = signature.bind(*arguments, **options).arguments
             return _Done() if bound.get("async_op") else None
@@ -268,12 +270,12 @@ def _wrap_copy(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(real)
     def copy(tensor: Any, *arguments: Any, **options: Any) -> Any:
-        life = find_life()
+        effect = find_effect()
         make = functools.partial(real, tensor, *arguments, **options)
-        if life is None or not life.what.on_device or tensor.requires_grad:
+        if effect is None or not effect.what.on_device or tensor.requires_grad:
             return make()
         key = name, tensor.shape, tensor.dtype, tensor.device, str((arguments, options))
-        return life.answer(key, make, lambda moved: moved.device != tensor.device)
+        return effect.answer(key, make, lambda moved: moved.device != tensor.device)
 
     return copy
 
@@ -283,10 +285,10 @@ def _wrap_read(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(real)
     def read(tensor: Any) -> Any:
-        life = find_life()
-        if life is None or not life.what.unread or tensor.device.type == "cpu":
+        effect = find_effect()
+        if effect is None or not effect.what.unread or tensor.device.type == "cpu":
             return real(tensor)
         key = name, tensor.shape, tensor.dtype
-        return life.answer(key, functools.partial(real, tensor))
+        return effect.answer(key, functools.partial(real, tensor))
 
     return read

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
-from kit.clock.stage import RANKS, Place, Stage, count_ranks, prepare
-from kit.comparison.choices import check_choices, is_same, name_choices
+from kit.choices import RANKS, Place, check_choices, is_same, make_variant, name_choices
+from kit.experiment import Experiment, ExperimentError, describe, resolve
 from kit.figures import format_value
+from kit.variant import Variant
 
 #: The name of the control that chooses among several experiments.
 _EXPERIMENT = "experiment"
@@ -42,12 +42,12 @@ class Choices:
         """Sort what `explore` was given; raise ExperimentError where it cannot be."""
         named = isinstance(experiment, Mapping)
         items = experiment.items() if isinstance(experiment, Mapping) else []
-        found = [resolve("explore()", e, str(name)) for name, e in items]
+        found = [resolve(e, str(name)) for name, e in items]
         if not named:
-            found = [resolve("explore()", experiment)]
+            found = [resolve(experiment)]
         if not found:
             raise ExperimentError(
-                "explore(): no experiment was given.\n"
+                "no experiment was given.\n"
                 'Pass a generator function, or several by name: {"plain": f}.'
             )
         lists = {
@@ -57,23 +57,23 @@ class Choices:
         }
         fixed = {knob: value for knob, value in given.items() if knob not in lists}
         for knob, values in lists.items():
-            check_choices("explore()", knob, values)
+            check_choices(knob, values)
         for chosen in found:
             first = {knob: values[0] for knob, values in lists.items()}
-            chosen.bind("explore()", {**fixed, **first})
+            chosen.bind({**fixed, **first})
         experiments = {chosen.name: chosen for chosen in found}
         selector = _EXPERIMENT if len(found) > 1 else None
         if selector in given:
             raise ExperimentError(
-                f"explore(): {selector}={format_value(given[selector])} is a knob, and "
+                f"{selector}={format_value(given[selector])} is a knob, and "
                 "the name of the control that chooses among several experiments.\n"
                 "Explore them one by one, or rename the knob."
             )
-        counts = [count_ranks(place) for place in places]
+        counts = [len(place) if place else None for place in places]
         if len(counts) > 1:
             if len({*counts}) < len(counts):
                 raise ExperimentError(
-                    f"explore(): on={format_value(places, 60)} has two choices with as "
+                    f"on={format_value(places, 60)} has two choices with as "
                     "many ranks.\nA control names them by their number: choose "
                     "different ones, as in on=[ranks[:1], ranks]."
                 )
@@ -125,18 +125,18 @@ class Choices:
     def find_fixed(self, experiment: Experiment) -> dict[str, object]:
         """Return the knobs of an experiment that nobody can choose here."""
         chosen = {k: v for k, v in self.start().items() if k in experiment.defaults}
-        bound = experiment.bind("explore()", {**self.fixed, **chosen})
+        bound = experiment.bind({**self.fixed, **chosen})
         return {knob: bound[knob] for knob in bound if knob not in self.lists}
 
-    def stage(self, point: Mapping[str, Any]) -> Stage:
+    def variant(self, point: Mapping[str, Any]) -> Variant:
         """Return a point's experiment with all its knobs, in the place to run it."""
         several = len(self.places) > 1
         number = self.lists[RANKS].index(point[RANKS]) if several else 0
         apart = {self.selector, RANKS} if several else {self.selector}
         chosen = {k: v for k, v in point.items() if k not in apart}
         experiment = self.experiment(point)
-        bound = experiment.bind("explore()", {**self.fixed, **chosen})
-        return prepare(self.places[number], experiment, bound)
+        bound = experiment.bind({**self.fixed, **chosen})
+        return make_variant(experiment, bound, self.places[number])
 
     def label(
         self, point: Mapping[str, Any], among: Sequence[Mapping[str, Any]] = ()

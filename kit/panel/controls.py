@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from kit.comparison.choices import is_same
+from kit.choices import is_same
 from kit.panel.choices import write_choices
 
 #: Choices that are so short in all stand side by side.

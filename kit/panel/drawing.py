@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kit import figures
-from kit.comparison.choices import is_same
-from kit.comparison.prediction import Prediction
-from kit.comparison.quantities import SPEED, quantity_of, unit_of
+from kit.choices import is_same
 from kit.figures import format_bytes, format_number
 from kit.panel.choices import Choices
+from kit.panel.prediction import Prediction
+from kit.ratio import SPEED, quantity_of, unit_of
 from kit.trial import Trial
 
 if TYPE_CHECKING:

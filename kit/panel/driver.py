@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kit.clock import snapshot
-from kit.machine import openmp, processes
+from kit import state, system
+from kit.panel import openmp
 from kit.progress import Progress
 
 #: A step that has not ended so long after Stop may never end.
@@ -41,7 +41,7 @@ class Driver:
         self.show, self.show_partial, self._replaced = show, show_partial, replaced
         self._one_run, self._closed = threading.Lock(), False
         self._thread: threading.Thread | None = None
-        self._state, self._follows_cells = snapshot.capture(), follows_cells
+        self._state, self._follows_cells = state.capture(), follows_cells
         self._shell = _find_shell()
         self._cell = _cell_of(self._shell)
         #: Whether a cell runs now: one that makes a panel does.
@@ -97,8 +97,12 @@ class Driver:
             self._drive(task, progress)
 
     def _drive_as_cell(self, task: Task, progress: Progress) -> None:
-        snapshot.take_over(self._state)
-        self._drive(task, progress)
+        import torch
+
+        # The one setting that ends with a `with` of its own.
+        with torch.inference_mode(bool(self._state["inference"])):
+            state.take_over(self._state)
+            self._drive(task, progress)
 
     def _drive(self, task: Task, progress: Progress) -> None:
         self.progress = progress
@@ -119,7 +123,7 @@ class Driver:
             return
         if self._is_late(progress):
             progress.abandoned = True
-            processes.end(progress.find_children())
+            system.end(progress.find_children())
         progress.stop()
 
     def tell(self) -> str:
@@ -158,7 +162,7 @@ class Driver:
     def _after_cell(self, result: Any) -> None:
         self.in_cell = False
         if self._follows_cells:
-            self._state = snapshot.capture()
+            self._state = state.capture()
         openmp.release_threads()  # or they would slow down those of a measurement
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from kit.clock.experiment import ExperimentError
+from kit.experiment import ExperimentError
 
 
 def describe_error(error: Exception | None) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kit import figures
-from kit.clock.experiment import ExperimentError
 from kit.diagnosis import Diagnosis
 from kit.diagnosis.causes import write_saving
+from kit.experiment import ExperimentError
 from kit.panel.failures import describe_error, describe_traceback
 from kit.teaching import FAILS, HOLDS
 

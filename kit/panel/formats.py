@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kit.clock.experiment import ExperimentError
 from kit.costs import Apart, NumberFormat, Parts
 from kit.costs.number_formats import find_formats, format_exactly, format_short
+from kit.experiment import ExperimentError
 from kit.figures import format_value
 from kit.panel.static import is_static, show_static
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from kit.clock.experiment import ExperimentError
 from kit.costs.number_formats import format_exactly
+from kit.experiment import ExperimentError
 from kit.figures import BIT_LOOKS
 from kit.panel.controls import (
     label_control,

@@ -77,7 +77,7 @@ class Frame(Face):
 
     def _show_progress(self) -> None:
         progress = self._framed.driver.progress
-        if progress is not None and not self._closed:
+        if progress is not None and not (self._closed or progress.hushed):
             # Not announced: a screen reader would read it five times a second.
             text = html.escape(self._framed.driver.tell())
             self._status.value = f"<div>{text}</div>"

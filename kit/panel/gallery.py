@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kit.clock.experiment import Experiment, ExperimentError, resolve
 from kit.diagnosis import Diagnosis, trace
 from kit.diagnosis.diagnosing import check_seconds, diagnose_watched
+from kit.experiment import Experiment, ExperimentError, named, resolve
 from kit.figures import format_value
 from kit.panel.driver import Driver
 from kit.panel.findings import CAUSES, Findings
@@ -80,7 +80,7 @@ class Gallery:
     def _diagnose(self, name: str, guess: str | None, progress: Progress) -> None:
         experiment = self._loops[name]
         try:
-            knobs = experiment.bind("Gallery()", {})
+            knobs = experiment.bind({})
             found = diagnose_watched(experiment, knobs, progress, self._seconds)
         except Stopped:
             self._findings.stop(name, guess)
@@ -144,9 +144,10 @@ def _resolve(loops: object) -> dict[str, Experiment]:
             f"Gallery(): {format_value(loops)} has no loops to choose from.\n"
             'Pass experiments by name, as in Gallery({"A": train}).'
         )
-    found = {str(name): resolve("Gallery()", loop) for name, loop in loops.items()}
-    for experiment in found.values():
-        experiment.bind("Gallery()", {})
+    with named("Gallery()"):
+        found = {str(name): resolve(loop) for name, loop in loops.items()}
+        for experiment in found.values():
+            experiment.bind({})
     return found
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import ipywidgets as widgets
 
-from kit.clock.experiment import Experiment
-from kit.clock.origin import inner_function
+from kit.experiment import Experiment, inner_function
 from kit.panel.controls import (
     label_control,
     make_button,

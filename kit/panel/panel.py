@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kit.clock.experiment import ExperimentError
-from kit.clock.log import smoke
-from kit.clock.measuring import check_arguments, measure_watched
-from kit.clock.stage import RANKS, Place, check_places
+from kit.choices import (
+    RANKS,
+    REPEATS,
+    Place,
+    Request,
+    check_places,
+    is_same,
+    make_variants,
+)
 from kit.comparison import Comparison
-from kit.comparison.choices import check_quantity, is_same, make_variants
-from kit.comparison.comparing import REPEATS, compare_watched
-from kit.comparison.prediction import Model, Prediction
-from kit.comparison.quantities import SPEED
+from kit.experiment import ExperimentError, named, smoke
 from kit.machine import this_machine
+from kit.measurement import compare_watched, measure_watched
 from kit.panel.choices import Choices
 from kit.panel.drawing import Drawing
 from kit.panel.driver import Driver
+from kit.panel.prediction import Model, Prediction
 from kit.panel.results import Results
 from kit.panel.static import is_static, show_static
 from kit.progress import Progress
+from kit.ratio import SPEED
 from kit.recording import find_recorded
 from kit.trial import Trial
 
@@ -124,7 +129,7 @@ class Panel:
     def _measure(self, point: Mapping[str, Any], progress: Progress) -> None:
         try:
             trial = measure_watched(
-                self._choices.stage(point),
+                self._choices.variant(point),
                 progress,
                 self._seconds,
                 1 if smoke() else REPEATS,
@@ -160,14 +165,11 @@ class Panel:
             self._choices.given,
             self._choices.places,
             {**self._choices.fixed, **lists},
-            whole_runs=self._seconds is None,
         )
         labels = [variant.label for variant in variants]
         self._results.points_by_label = dict(zip(labels, points, strict=True))
-        seconds = self.seconds_for_all
-        return compare_watched(
-            variants, progress, self._of, self._within, seconds, REPEATS, False
-        )
+        request = Request(self._of, self.seconds_for_all, within=self._within)
+        return compare_watched(variants, progress, request)
 
     @property
     def seconds_for_all(self) -> float | None:
@@ -264,7 +266,7 @@ def explore(
     >>> explore(add, upto=[1000, 2000])
     Panel of add: upto
     """
-    check_arguments("explore()", seconds, 1)
-    check_quantity(of, seconds, within, caller="explore()")
-    found = Choices.of(experiment, check_places("explore()", on), choices)
+    with named("explore()"):
+        Request(of, seconds, within=within).check()
+        found = Choices.of(experiment, check_places(on), choices)
     return Panel(found, of=of, within=within, seconds=seconds, model=model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,7 +46,9 @@ class Results:
         self.compared, self.exception = made, None
         ratios = [None, *made.ratios.values()]
         for point, trial, ratio in zip(points, made.trials, ratios, strict=True):
-            verdict = f"{ratio} {ratio.verdict}" if ratio else "baseline"
+            verdict = ratio.verdict if ratio else "baseline"
+            if ratio and not math.isnan(ratio.value):
+                verdict = f"{ratio} {verdict}"
             label = self._choices.label(point)
             self._drawing.compared[id(trial)] = made.quantity(trial)
             self._entries.append(Entry(label, point, trial, verdict))

@@ -6,7 +6,7 @@ keeps alive (each a `process` that ends with the kernel), and a store where they
 process groups (`worlds`). How it ended on each rank (`outcomes`) is told as one error
 (`failures`).
 
-What `measure` and the others do with `on=ranks` is a `stage`: lives of an experiment
+What `measure` and the others do with `on=ranks` is in `lives`: those of an experiment
 which this process drives, command by command, in a `session` with the `player` on each
 rank. What goes to the ranks is packed (`packing`).
 """

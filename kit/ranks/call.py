@@ -10,8 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from kit.clock import ExperimentError
-from kit.machine import ticks
+from kit import clock
+from kit.experiment import ExperimentError
 from kit.progress import Progress
 from kit.ranks.failures import describe_death, explain_failure, explain_interrupt
 from kit.ranks.outcomes import Outcome, Place
@@ -70,7 +70,7 @@ class Call:
             self._collect(self.patience)
             self.hear()
             yield
-            now = ticks.CLOCK.wall()
+            now = clock.CLOCK.wall()
             if self._outcomes and ended_at is None:
                 ended_at = now
             if self._has_failed and failed_at is None:
@@ -109,10 +109,10 @@ class Call:
 
     def end(self) -> None:
         """End the call on all ranks at once; what does not stop is ended."""
-        deadline = ticks.CLOCK.wall() + _SECONDS_TO_STOP
+        deadline = clock.CLOCK.wall() + _SECONDS_TO_STOP
         if self._running:
             self._team.store.set(STOP.format(self._number), "now")
-        while self._running and ticks.CLOCK.wall() < deadline:
+        while self._running and clock.CLOCK.wall() < deadline:
             self._collect(_SECONDS_BETWEEN_LOOKS)
         late = self._running
         if late:
@@ -166,10 +166,10 @@ class Call:
 
     def hear(self, last: bool = False) -> None:
         """Print new lines, with the rank before each."""
-        deadline = ticks.CLOCK.wall() + _SECONDS_FOR_OUTPUT if last else 0
+        deadline = clock.CLOCK.wall() + _SECONDS_FOR_OUTPUT if last else 0
         for rank, reply in self._replies.items():
             if last:  # that of a rank that has died may never be complete
-                reply.wait_for_output(max(0, deadline - ticks.CLOCK.wall()))
+                reply.wait_for_output(max(0, deadline - clock.CLOCK.wall()))
             for name in _STREAMS:
                 self._print(rank, name, getattr(reply, name) or "", last)
 

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
-from kit.clock import ExperimentError
-from kit.machine import ticks
+from kit import clock
+from kit.experiment import ExperimentError
 from kit.ranks.rank import LAST_WORD, leave, share_cores
 
 _SECONDS_TO_START, _SECONDS_TO_END = 60, 2
@@ -242,9 +242,9 @@ def wait_until(
     condition: Callable[[], bool], seconds: float = _SECONDS_TO_START
 ) -> None:
     """Wait until something is so; raise TimeoutError where it takes too long."""
-    deadline = ticks.CLOCK.wall() + seconds
+    deadline = clock.CLOCK.wall() + seconds
     while not condition():
-        if ticks.CLOCK.wall() > deadline:
+        if clock.CLOCK.wall() > deadline:
             raise TimeoutError(f"nothing came of it in {seconds:.0f} s")
         threading.Event().wait(_SECONDS_BETWEEN_LOOKS)
 

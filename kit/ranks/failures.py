@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from traceback import FrameSummary
 
-from kit.clock import ExperimentError
+from kit.experiment import ExperimentError
 from kit.ranks.engines import name_ranks
 from kit.ranks.outcomes import Outcome, Place, find_place
 

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
+from kit import clock
 from kit.costs import Link
-from kit.machine import ticks
 
 
 class LinkGroup(dist.ProcessGroup):
@@ -96,9 +96,9 @@ class LinkGroup(dist.ProcessGroup):
         try:
             work.wait()  # until then, the other ranks may not have come
             with self._carrying:
-                begun = max(ticks.CLOCK.wall(), self._free_at)
+                begun = max(clock.CLOCK.wall(), self._free_at)
                 self._free_at = begun + seconds
-            time.sleep(max(0.0, begun + seconds - ticks.CLOCK.wall()))
+            time.sleep(max(0.0, begun + seconds - clock.CLOCK.wall()))
         except Exception as error:
             done.set_exception(error)
         else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kit.clock import ExperimentError
 from kit.costs import Link
+from kit.experiment import ExperimentError
 from kit.figures import format_value
 
 if TYPE_CHECKING:

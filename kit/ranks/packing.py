@@ -9,7 +9,7 @@ from typing import Any
 
 import cloudpickle
 
-from kit.clock import ExperimentError
+from kit.experiment import ExperimentError
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]

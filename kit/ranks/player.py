@@ -7,12 +7,11 @@ from collections.abc import Callable
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
-from kit.clock.experiment import ExperimentError
-from kit.clock.life import LocalLife
-from kit.clock.log import Block
-from kit.clock.stage import LocalStage
+from kit.experiment import ExperimentError
+from kit.life import Block, Life
 from kit.progress import Progress
 from kit.ranks.rank import here, lend
+from kit.variant import Variant
 
 _SECONDS_BETWEEN_LOOKS = 0.25
 #: The command that ends a session.
@@ -48,44 +47,35 @@ def _receive(connection: Connection) -> bytes:
 
 
 class Player:
-    """Stages and lives on this rank, by the kernel's numbers: a method for a verb."""
+    """Variants and lives on this rank, by the kernel's numbers: a method for a verb."""
 
     def __init__(self) -> None:
-        self._stages: dict[int, tuple[LocalStage, tuple[int, ...]]] = {}
-        self._lives: dict[int, tuple[LocalLife, tuple[int, ...]]] = {}
-        self._entered: dict[int, contextlib.ExitStack] = {}
+        self._variants: dict[int, tuple[Variant, tuple[int, ...]]] = {}
+        self._lives: dict[int, tuple[Life, contextlib.ExitStack]] = {}
         self._contexts: list[tuple[contextlib.ExitStack, Any]] = []
 
     def prepare(
-        self, stage: int, members: tuple[int, ...], payload: bytes
+        self, variant: int, members: tuple[int, ...], payload: bytes
     ) -> list[str]:
-        """Make a stage; return the names of what it shares."""
+        """Make a variant; return the names of what it shares."""
         import cloudpickle
 
         with here().within(members):
             experiment, knobs = cloudpickle.loads(payload)
             lend(experiment.own, here().names)
-            made = LocalStage(experiment, knobs, may_idle=len(members) > 1)
-        self._stages[stage] = made, members
-        return made.shared
+            made = Variant(experiment, knobs, may_idle=len(members) > 1)
+            names = made.shared_names
+        self._variants[variant] = made, members
+        return names
 
-    def live(self, stage: int, life: int) -> None:
-        """Make a life, which is not yet started."""
-        made, members = self._stages[stage]
-        self._lives[life] = made.live(Progress(made.experiment.name)), members
-
-    def enter(self, life: int) -> None:
-        """Swap in the state of a life and the world of its ranks."""
-        made, members = self._lives[life]
+    def live(self, variant: int, life: int) -> None:
+        """Make a life in the world of its ranks, which is not yet started."""
+        made, members = self._variants[variant]
         with contextlib.ExitStack() as stack:
             stack.enter_context(here().within(members))
-            stack.enter_context(made.active())
-            self._entered[life] = stack.pop_all()
-
-    def leave(self, life: int) -> bool:
-        """Swap them out; return whether the life can be suspended."""
-        self._entered.pop(life).close()
-        return self._lives[life][0].can_be_suspended
+            led = made.lead(0, Progress(made.experiment.name))
+            led.look_around()
+            self._lives[life] = led, stack.pop_all()
 
     def start(self, life: int, seed: int) -> float | None:
         """Start a generator, and run it to its first yield."""
@@ -111,21 +101,21 @@ class Player:
         stack.close()
         return read(value)
 
-    def close(self, life: int) -> list[str]:
+    def close(self, life: int, because: BaseException | None = None) -> list[str]:
         """Close a generator; return the child processes that had to be ended."""
-        made, members = self._lives.pop(life)
-        self._entered.pop(life, contextlib.ExitStack()).close()
-        with here().within(members):
-            return made.close()
+        led, stack = self._lives.pop(life)
+        ended = led.variant.ended_children
+        ended.clear()
+        with stack:
+            led.close(because)
+        return ended
 
     def leave_all(self) -> None:
         """Leave and close what is still there, and put back what is shared."""
-        for stack in self._entered.values():
-            stack.close()
         while self._contexts:
             self._contexts.pop()[0].close()
-        for made, _ in self._lives.values():
+        for life in [*self._lives]:
             with contextlib.suppress(Exception):  # another error is on its way
-                made.close(KeyboardInterrupt())
-        for stage, _ in self._stages.values():
-            stage.close()
+                self.close(life, KeyboardInterrupt())
+        for variant, _ in self._variants.values():
+            variant.close()

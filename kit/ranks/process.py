@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ipykernel.iostream import OutStream
 
-from kit.machine import processes
+from kit import system
 
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_TO_START, _SECONDS_BETWEEN_TRIES = 60, 0.05
@@ -48,9 +48,9 @@ def end_with(parent: int, folder: str, is_controller: bool) -> None:
     while os.getppid() == parent:
         threading.Event().wait(_SECONDS_BETWEEN_LOOKS)
     if is_controller:
-        processes.end(_find_others(folder))
+        system.end(_find_others(folder))
         shutil.rmtree(folder, ignore_errors=True)
-    processes.end([os.getpid()])
+    system.end([os.getpid()])
 
 
 def _find_others(folder: str) -> list[int]:
@@ -59,7 +59,7 @@ def _find_others(folder: str) -> list[int]:
 
     running = psutil.process_iter(["pid", "cmdline"])
     found = [p.info["pid"] for p in running if folder in (p.info["cmdline"] or ())]
-    return sorted({*found} - {os.getpid(), *processes.descendants(os.getpid())})
+    return sorted({*found} - {os.getpid(), *system.find_descendants(os.getpid())})
 
 
 def serve() -> None:

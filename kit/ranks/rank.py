@@ -23,9 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from kit.clock.experiment import ExperimentError
-from kit.clock.origin import inner_function
-from kit.machine.limits import find_cores
+from kit.experiment import ExperimentError, inner_function
+from kit.machine import find_cores
 from kit.ranks.outcomes import Outcome, Place, find_place
 from kit.ranks.worlds import Seat, Worlds
 

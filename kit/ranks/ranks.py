@@ -11,11 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from kit import figures
-from kit.clock import ExperimentError
-from kit.clock.experiment import Experiment
-from kit.clock.turns import take_turn
-from kit.machine.limits import find_cores, find_memory
-from kit.progress import Progress
+from kit.experiment import Experiment, ExperimentError
+from kit.machine import find_cores
+from kit.progress import Progress, take_turn
 from kit.ranks.engines import (
     Engines,
     LocalEngines,
@@ -23,8 +21,9 @@ from kit.ranks.engines import (
     wait_for_coroutine,
     wait_until,
 )
-from kit.ranks.stage import RanksStage
+from kit.ranks.lives import RanksVariant
 from kit.ranks.team import Team
+from kit.system import find_memory
 
 _MOST_PER_CORE = 4
 _BYTES_PER_RANK = 300e6
@@ -67,11 +66,11 @@ class Ranks:
 
     def prepare(
         self, experiment: Experiment, knobs: Mapping[str, object]
-    ) -> RanksStage:
-        """Make a stage for an experiment: what `on=ranks` does."""
+    ) -> RanksVariant:
+        """Make a variant of an experiment: what `on=ranks` does."""
         self._team.check_open()
         note = f"On {name_ranks(self._members)}: {self._describe()}."
-        return RanksStage(self._team, self._members, experiment, knobs, note)
+        return RanksVariant(self._team, self._members, experiment, knobs, note)
 
     def close(self) -> None:
         """End the processes; closing a view ends nothing."""

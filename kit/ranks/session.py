@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, Listener, wait
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
-from kit.machine import ticks
+from kit import clock
 from kit.progress import Progress, Stopped
 from kit.ranks.player import END, play
 
@@ -44,7 +44,7 @@ class Session:
         self._team, self._progress = team, progress
         self._pack, self._loads = pack, cloudpickle.loads
         self._connections: dict[int, Connection] = {}
-        self._printed = ticks.CLOCK.wall()
+        self._printed = clock.CLOCK.wall()
         everyone, key = range(len(team.engines.ids)), secrets.token_bytes(32)
         with Listener((team.host, 0), authkey=key) as listener:
             address = (team.host or gethostname(), listener.address[1])
@@ -90,7 +90,7 @@ class Session:
     ) -> dict[int, Any]:
         """Return what these ranks answer, or those of them that do in time."""
         answers = self.answers = {}
-        deadline = None if seconds is None else ticks.CLOCK.wall() + seconds
+        deadline = None if seconds is None else clock.CLOCK.wall() + seconds
         try:
             while waiting := {
                 self._connections[rank]: rank for rank in members if rank not in answers
@@ -102,7 +102,7 @@ class Session:
                     answers[rank] = self._receive(rank)
                 if ready:
                     continue
-                if deadline is not None and ticks.CLOCK.wall() > deadline:
+                if deadline is not None and clock.CLOCK.wall() > deadline:
                     break
                 if self._progress.abandoned:
                     raise Stopped
@@ -127,9 +127,9 @@ class Session:
                 next(self._following)
 
     def _print(self) -> None:
-        if ticks.CLOCK.wall() - self._printed > _SECONDS_BETWEEN_PRINTS:
+        if clock.CLOCK.wall() - self._printed > _SECONDS_BETWEEN_PRINTS:
             self._call.hear()
-            self._printed = ticks.CLOCK.wall()
+            self._printed = clock.CLOCK.wall()
 
     def leave(self, user: object) -> None:
         """Do without a user; the last one ends the session."""

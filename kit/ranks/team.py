@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from typing import Any
 
-from kit.clock import ExperimentError
+from kit.experiment import ExperimentError
 from kit.progress import Progress
 from kit.ranks.call import Call
 from kit.ranks.engines import Engines

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit import figures
-from kit.clock.experiment import ExperimentError
 from kit.diagnosis import phases
 from kit.diagnosis.phases import Segment
 from kit.diagnosis.timeline import check_steps, draw, summarize
 from kit.diagnosis.trace import Trace
+from kit.experiment import ExperimentError
 from kit.figures import Span, format_value
 from kit.figures.timelines import flatten
 from kit.tools import nsys_file, nsys_trace
@@ -188,7 +188,7 @@ def read_nsys_report(
     >>> read_nsys_report("missing.sqlite")
     Traceback (most recent call last):
     ...
-    kit.clock.experiment.ExperimentError: read_nsys_report(): ... does not exist.
+    kit.experiment.ExperimentError: read_nsys_report(): ... does not exist.
     nsys profile --export=sqlite writes it beside the report; ...
     """
     _check_arguments(path, step, skip)

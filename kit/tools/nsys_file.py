@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kit.clock.experiment import ExperimentError
+from kit.experiment import ExperimentError
 from kit.figures import format_value
 
 RANGES, CALLS = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME"

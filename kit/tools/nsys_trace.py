@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kit.clock.experiment import ExperimentError
 from kit.diagnosis.trace import BACKWARD, MOST_EVENTS, DeviceEvent, Event, Trace
+from kit.experiment import ExperimentError
 from kit.figures import format_value
 from kit.tools import nsys_file
 from kit.tools.nsys_file import CALLS, RANGES, Window, look_up, look_up_range

@@ -17,8 +17,8 @@ import sysconfig
 import threading
 from pathlib import Path
 
-from kit.clock import ExperimentError
-from kit.machine import processes
+from kit import system
+from kit.experiment import ExperimentError
 
 _SERVER = "kit-tensorboard"
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -93,6 +93,6 @@ def serve() -> None:
 
 def _end_with(parent: int) -> None:
     """End this process, as if asked to, once another one has ended."""
-    while os.getppid() == parent and processes.alive([parent]):
+    while os.getppid() == parent and system.find_alive([parent]):
         threading.Event().wait(_SECONDS_BETWEEN_LOOKS)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kit.clock.experiment import ExperimentError
+from kit.experiment import ExperimentError
 from kit.figures import format_value
 from kit.machine import this_machine
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from kit.clock.experiment import ExperimentError
-from kit.clock.hints import describe_error, find_hint, split_error
-from kit.clock.snapshot import seed_everything
+from kit import clock
+from kit.experiment import ExperimentError
 from kit.figures import format_seconds, format_value
-from kit.machine import ticks
+from kit.hints import describe_error, find_hint, split_error
+from kit.state import seed_everything
 from kit.tuning.checks import CALLER, length_of
 from kit.tuning.loop import Loop, index_batches
 from kit.tuning.probes import read_sample
@@ -110,7 +110,7 @@ def _find_culprit(error: BaseException, loop: Loop) -> _SampleError | None:
     dataset, kind = loop.dataset, split_error(error)[0]
     if not hasattr(dataset, "__getitem__"):
         return None
-    until = ticks.CLOCK.wall() + _SEARCH_SECONDS
+    until = clock.CLOCK.wall() + _SEARCH_SECONDS
     for index in _suspects(loop):
         try:
             with named(dataset, index):
@@ -118,7 +118,7 @@ def _find_culprit(error: BaseException, loop: Loop) -> _SampleError | None:
         except _SampleError as found:
             if type(found.original).__name__ == kind:
                 return found
-        if ticks.CLOCK.wall() > until:
+        if clock.CLOCK.wall() > until:
             break
     return None
 

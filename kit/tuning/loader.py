@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kit.clock import snapshot
-from kit.clock.experiment import Experiment
-from kit.clock.log import smoke
-from kit.clock.shared import SharedObjects
-from kit.clock.turns import take_turn
-from kit.machine import ticks
-from kit.progress import Progress
+from kit import clock, state
+from kit.experiment import referred_objects, smoke
+from kit.progress import Progress, take_turn
+from kit.state import Shared
 from kit.tuning import checks
 from kit.tuning.probes import Watch
 from kit.tuning.result import LoaderTuning
@@ -49,20 +45,13 @@ def tune_loader(
     candidates = checks.check_workers(num_workers)
     checks.check_rest(step, seconds)
     seconds = min(seconds, _SMOKE_SECONDS) if smoke() else seconds
-    outside = snapshot.capture()
-    shared = SharedObjects(Experiment(step or _no_step, "step", "Do one step."), {})
-    try:
-        with (
-            Progress(f"tuning {checks.name_of(make_loader)}") as progress,
-            take_turn(progress),
-            contextlib.closing(shared),
-        ):
-            progress.begin(0, 1, seconds)
-            deadline = ticks.CLOCK.wall() + seconds
-            watch = Watch(progress, shared, seconds, deadline)
-            return Search(make_loader, step, taken, candidates, watch).find()
-    finally:
-        snapshot.restore(outside)
+    shared = Shared(referred_objects(step or _no_step))
+    progress = Progress(f"tuning {checks.name_of(make_loader)}")
+    with state.kept(), progress, take_turn(progress):
+        progress.begin(0, 1, seconds)
+        deadline = clock.CLOCK.wall() + seconds
+        watch = Watch(progress, shared, seconds, deadline)
+        return Search(make_loader, step, taken, candidates, watch).find()
 
 
 def _no_step(batch: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -17,9 +18,11 @@ from collections.abc import (
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit.clock.experiment import Experiment
-from kit.clock.hints import name_dead_worker
-from kit.machine import processes, system, ticks
+import psutil
+
+from kit import clock, system
+from kit.experiment import Experiment
+from kit.hints import name_dead_worker
 
 #: Looks at the processor time of workers lie so far apart, in seconds.
 _SECONDS_BETWEEN_LOOKS = 0.05
@@ -80,7 +83,8 @@ class Loop:
 
     def experiment(self) -> Experiment:
         """Return the loop as the clock drives it."""
-        return Experiment(self.run, self.call, "Take batches from a loader.")
+        title = "Take batches from a loader."
+        return Experiment(self.run, self.name, title, fixed=self.settings)
 
     def pause(self, seconds: float) -> None:
         """Let workers go on for so long before the next batch is asked for."""
@@ -94,18 +98,18 @@ class Loop:
         self.prefetch_factor = loader.prefetch_factor
         if loader.num_workers and not 0 < loader.timeout < self.timeout:
             loader.timeout = self.timeout
-        older = processes.descendants()
+        older = system.find_children()
         while True:
-            self.epochs.append(Epoch(ticks.CLOCK.wall()))
+            self.epochs.append(Epoch(clock.CLOCK.wall()))
             batches = iter(loader)
-            self.epochs[-1].started = ticks.CLOCK.wall()
+            self.epochs[-1].started = clock.CLOCK.wall()
             while True:
                 try:
                     self.batch = self._take(batches)
                 except StopIteration:
                     break
                 except Exception as error:
-                    workers = processes.descendants() - older
+                    workers = system.find_children() - older
                     self.workers = _describe(workers)
                     if "timed out" in str(error):
                         _end(workers)
@@ -117,7 +121,7 @@ class Loop:
                     self.failed_in_step = False
                 yield items
             # Workers that persist are asked for the next epoch, others go.
-            self.epochs[-1].ended = ticks.CLOCK.wall()
+            self.epochs[-1].ended = clock.CLOCK.wall()
             if not self.epochs[-1].arrivals:
                 return
 
@@ -126,17 +130,17 @@ class Loop:
         if pause:
             time.sleep(pause)
             self._receive(batches)
-            epoch.arrivals.append(ticks.CLOCK.wall())
+            epoch.arrivals.append(clock.CLOCK.wall())
             # Its worker is at work again now, and this process awake, as beside a step.
-        asked = ticks.CLOCK.wall()
+        asked = clock.CLOCK.wall()
         batch = self._receive(batches)
-        now = ticks.CLOCK.wall()
+        now = clock.CLOCK.wall()
         if pause:
             self.carries.append(now - asked)
         epoch.arrivals.append(now)
         if not self.stepping and now - self._looked > _SECONDS_BETWEEN_LOOKS:
             self._looked = now
-            epoch.looks.append((len(epoch.arrivals), processes.children_seconds()))
+            epoch.looks.append((len(epoch.arrivals), system.read_children_seconds()))
         return batch
 
     def _receive(self, batches: Iterator[Any]) -> Any:
@@ -214,9 +218,9 @@ def _end(pids: set[int]) -> None:
     deaf = main and hasattr(signal, "SIGCHLD")
     handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL) if deaf else None
     try:
-        processes.end(pids)
-        until = ticks.CLOCK.wall() + _SECONDS_TO_END
-        while not all(map(_has_ended, pids)) and ticks.CLOCK.wall() < until:
+        system.end(pids)
+        until = clock.CLOCK.wall() + _SECONDS_TO_END
+        while not all(map(_has_ended, pids)) and clock.CLOCK.wall() < until:
             time.sleep(0.01)
     finally:
         if handler is not None:
@@ -226,7 +230,7 @@ def _end(pids: set[int]) -> None:
 def _has_ended(pid: int) -> bool:
     """Return whether a child's last thread has ended: its signal was sent then."""
     if not hasattr(os, "waitid"):
-        return pid not in processes.alive({pid})
+        return pid not in system.find_alive({pid})
     try:
         flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
         return os.waitid(os.P_PID, pid, flags) is not None
@@ -236,6 +240,8 @@ def _has_ended(pid: int) -> bool:
 
 def _describe(pids: set[int]) -> str:
     """Name worker processes with what they are doing."""
-    named = [(pid, system.name_state(pid)) for pid in sorted(pids)]
-    told = [f"{pid} ({state})" for pid, state in named if state]
+    told = []
+    for pid in sorted(pids):
+        with contextlib.suppress(psutil.Error):
+            told.append(f"{pid} ({psutil.Process(pid).status()})")
     return ", ".join(told[:4]) + (" …" if len(told) > 4 else "")

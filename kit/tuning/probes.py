@@ -9,15 +9,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kit import stats
-from kit.clock.experiment import Experiment
-from kit.clock.log import Log
-from kit.clock.run import BLOCK_SECONDS, Run, started
-from kit.clock.shared import SharedObjects
-from kit.clock.stage import LocalStage
-from kit.machine import load, ticks
+from kit import clock, stats, system
+from kit.experiment import Experiment
+from kit.life import BLOCK_SECONDS, Life
 from kit.progress import Progress
+from kit.state import Shared
 from kit.tuning.loop import Epoch, Loop, count_bytes, count_items
+from kit.variant import Variant
 
 #: Pauses take no longer than this in all, in seconds: beside slow batches, what taking
 #: one over costs hardly matters.
@@ -61,7 +59,7 @@ class Watch:
     """Who watches a tuning, how long it may still take, and what its steps train."""
 
     progress: Progress
-    shared: SharedObjects
+    shared: Shared
     seconds: float
     deadline: float
     starts: int = 0
@@ -69,7 +67,7 @@ class Watch:
     @property
     def left(self) -> float:
         """Return the seconds that are left."""
-        return self.deadline - ticks.CLOCK.wall()
+        return self.deadline - clock.CLOCK.wall()
 
     def say(self, doing: str) -> None:
         """Tell what is done now, and how much of the time is spent."""
@@ -77,29 +75,29 @@ class Watch:
         self.progress.expect(1 - self.left / self.seconds)
 
 
-class Life:
+class Drive:
     """One life of a loop: driven step by step, its blocks timed by the clock."""
 
-    def __init__(self, run: Run, log: Log, watch: Watch) -> None:
-        self._run, self._log, self._watch = run, log, watch
+    def __init__(self, life: Life, watch: Watch) -> None:
+        self._life, self._watch = life, watch
 
     def drive(self, seconds: float, least: int = 1) -> stats.Estimate:
         """Time steps for so many seconds, at least so many; return items per second.
 
         Time that is running out ends it after one step.
         """
-        begun, first = ticks.CLOCK.wall(), len(self._log.blocks)
+        begun, first = clock.CLOCK.wall(), len(self._life.blocks)
         # Workers go on between blocks, so few and long ones are fairer than many.
-        self._run.block_seconds = max(BLOCK_SECONDS, seconds / _BLOCKS)
+        self._life.variant.block_seconds = max(BLOCK_SECONDS, seconds / _BLOCKS)
         steps = 0
         while True:
-            self._run.block()
-            steps += self._log.blocks[-1].steps
-            spent = ticks.CLOCK.wall() - begun
+            self._life.block()
+            steps += self._life.blocks[-1].steps
+            spent = clock.CLOCK.wall() - begun
             self._watch.progress.expect(1 - self._watch.left / self._watch.seconds)
             if self._watch.left <= 0 or (spent >= seconds and steps >= least):
                 break
-        blocks = self._log.blocks[first:]
+        blocks = self._life.blocks[first:]
         # Wall time: while this process waits for a core, its workers go on.
         seconds_each = [block.wall_seconds for block in blocks]
         self.step_seconds = math.fsum(seconds_each) / steps
@@ -107,18 +105,18 @@ class Life:
 
     def step(self) -> None:
         """Do a single step."""
-        self._run.block_seconds = 0.0
-        self._run.block()
+        self._life.variant.block_seconds = 0.0
+        self._life.block()
 
 
 @contextlib.contextmanager
-def live(experiment: Experiment, watch: Watch) -> Generator[Life, None, None]:
+def live(experiment: Experiment, watch: Watch) -> Generator[Drive, None, None]:
     """Start a life of an experiment, and end it and its workers whatever happens."""
-    log = Log()
-    stage = LocalStage(experiment, {}, watch.shared)
-    run = Run(stage, log, watch.progress)
-    with started(run, warm_up_seconds=None), run.active():
-        yield Life(run, log, watch)
+    variant = Variant(experiment, experiment.fixed)
+    variant.shared = watch.shared
+    with contextlib.closing(variant), variant.lead(0, watch.progress) as life:
+        life.open()
+        yield Drive(life, watch)
 
 
 def probe_worker(
@@ -213,11 +211,11 @@ def probe_step(
             step(batch)
             yield 1
 
-    with live(Experiment(repeat, "step(batch)", "Repeat a step."), watch) as life:
+    with live(Experiment(repeat, "step", "Repeat a step."), watch) as life:
         life.drive(0.2 * seconds, least=3)
-        before = load.read()
+        before = system.read_load()
         life.drive(seconds)
-        after = load.read()
+        after = system.read_load()
     busy = (after.process - before.process) / max(after.wall - before.wall, 1e-9)
     return life.step_seconds, busy
 
@@ -230,7 +228,7 @@ def probe_samples(
     Reads batches, given as indices, while there is time. Returns seconds per sample and
     per collating; nan where a data set has no index.
     """
-    wall = ticks.CLOCK.wall
+    wall = clock.CLOCK.wall
     begun, reading, collating = wall(), [], []
     for indices in batches:
         samples = []

@@ -9,11 +9,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kit.clock import hints
-from kit.clock.experiment import ExperimentError
-from kit.clock.life import let_go
+from kit import clock, machine, system
+from kit.experiment import ExperimentError
 from kit.figures import format_bytes
-from kit.machine import limits, load, this_machine, ticks
+from kit.hints import shared_memory_hint
+from kit.machine import this_machine
 from kit.progress import Stopped
 from kit.stats import Estimate
 from kit.tuning import checks, faults, prediction, probes
@@ -21,6 +21,7 @@ from kit.tuning.loop import Loop, count_bytes, count_items, index_batches, is_st
 from kit.tuning.probes import Probes, Watch
 from kit.tuning.reasons import STREAM_NOTE, write_reason
 from kit.tuning.result import LoaderTuning
+from kit.variant import let_go
 
 #: Loaders with workers are started at most so often.
 _MOST_STARTS = 3
@@ -49,7 +50,7 @@ class Search:
         self._make_loader, self._step, self._taken = make_loader, step, taken
         self._asked, self._watch = candidates, watch
         self._name = checks.name_of(make_loader)
-        self._shared_memory = limits.find_shared_memory(Path("/"))[0]
+        self._shared_memory = machine.find_shared_memory(Path("/"))[0]
         self._patience = _PATIENCE
         self._loader: Any = None
         self._batch: Any = None
@@ -58,7 +59,7 @@ class Search:
 
     def find(self) -> LoaderTuning:
         """Look, probe, predict, verify."""
-        before = load.read()
+        before = system.read_load()
         self._look()
         if self._may_have(1):
             self._probe_worker()
@@ -69,7 +70,7 @@ class Search:
         while (workers := self._next(predicted)) is not None:
             self._measure(workers)
         chosen = prediction.choose(predicted, self._measured)
-        settings, after = self._settings(chosen), load.read()
+        settings, after = self._settings(chosen), system.read_load()
         return LoaderTuning(
             settings=settings,
             predicted=predicted,
@@ -86,7 +87,7 @@ class Search:
     ) -> str:
         if not prediction.fits(self._probes, 1, 1, self._shared_memory):
             size = format_bytes(self._probes.batch_bytes)
-            hint = hints.shared_memory_hint()
+            hint = shared_memory_hint()
             return f"Batches of {size} from a worker have no room. {hint}"
         reason = write_reason(self._probes, settings, predicted, self._measured)
         return f"{reason} {STREAM_NOTE}" if is_stream(self._loader) else reason
@@ -124,10 +125,10 @@ class Search:
         with _explained(loop):
             indices = next(iter(index_batches(self._loader)), [])
             for index in indices[:2]:
-                begun = ticks.CLOCK.wall()
+                begun = clock.CLOCK.wall()
                 with faults.named(loader.dataset, index):
                     samples.append(probes.read_sample(loader.dataset, index))
-                each = ticks.CLOCK.wall() - begun
+                each = clock.CLOCK.wall() - begun
         forked = checks.start_method(loader) == "fork"
         self._patience = _PATIENCE if forked else _PATIENCE_WITH_IMPORTS
         self._patience += _PATIENCE_PER_BATCH * each * len(indices)
@@ -203,7 +204,7 @@ class Search:
             raise ExperimentError(
                 f"tune_loader(): num_workers={self._asked}: batches of "
                 f"{format_bytes(self._probes.batch_bytes)} from so many workers have "
-                f"no room.\n{hints.shared_memory_hint()}"
+                f"no room.\n{shared_memory_hint()}"
             )
         return fitting
 
@@ -239,9 +240,9 @@ class Search:
             )
 
 
-def _tell_others(before: load.Load, after: load.Load) -> str:
+def _tell_others(before: system.Load, after: system.Load) -> str:
     """Say where other programs were too busy for the figures to last."""
-    cores = load.describe(before, after)["others_cores"]
+    cores = system.describe_load(before, after)["others_cores"]
     if cores < _OTHERS_CORES:
         return ""
     return (

@@ -54,7 +54,7 @@ def ask_kit(liar: Liar) -> dict[str, object]:
     with Stage(liar.seconds) as stage:
         try:
             made = kit.compare(liar.real(stage), seconds=liar.seconds)
-        except kit.clock.ExperimentError as error:
+        except kit.experiment.ExperimentError as error:
             verdict, reason = "refused", str(error)
         else:
             ratio = made.ratio
@@ -166,7 +166,8 @@ def _cell(row: dict[str, object]) -> str:
     said = " ".join(str(row[key]) for key in ("verdict", "figures") if row[key])
     mark = _MARKS[str(row["judged"])]
     said = f"{mark}: {said}" if said else mark
-    return f"{said} ({row['reason']})" if row["reason"] else said
+    # Why a verdict is withheld is told where it happens; the mark says that it is.
+    return f"{said} ({row['reason']})" if row["judged"] == "not asked" else said
 
 
 def _line(cells: list[object]) -> str:

@@ -35,9 +35,9 @@ from models import make_cases
 from scipy.stats import binomtest
 
 import kit
+from kit import clock
 from kit.costs import Line
 from kit.figures import format_bytes, text_table
-from kit.machine import ticks
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux tells a process's peak memory"
@@ -585,11 +585,11 @@ def time_some(start, size):
     next(steps), next(steps)
     found = []
     while len(found) < 2 or sum(found) < SECONDS:
-        begun = ticks.CLOCK.begin()
+        begun = clock.CLOCK.begin()
         next(steps)
         if CUDA:
             torch.cuda.synchronize()
-        found.append(ticks.run_seconds(begun, ticks.CLOCK.end()))
+        found.append(clock.run_seconds(begun, clock.CLOCK.end()))
     steps.close()
     return found
 

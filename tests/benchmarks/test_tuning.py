@@ -53,7 +53,7 @@ def measure_grid(pipeline, settings):
                 train, pipeline=pipeline, num_workers=workers, seconds=SECONDS, **more
             )
             items[workers] += math.fsum(trial.block_items)
-            seconds[workers] += math.fsum(trial.block_wall_seconds)
+            seconds[workers] += math.fsum(b.wall_seconds for b in trial.blocks)
     return {workers: items[workers] / seconds[workers] for workers in WORKERS}
 
 

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from kit.machine import devices
+from kit import clock
 
 
 class _Stage(contextlib.ExitStack):
@@ -42,8 +42,8 @@ class Stage(_Stage):
         if torch.cuda.is_available():
             return CudaQueue()
         queue = SleepingQueue()
-        devices.EXTRA.append(queue)
-        self.callback(devices.EXTRA.remove, queue)
+        clock.DEVICES.append(queue)
+        self.callback(clock.DEVICES.remove, queue)
         return queue
 
     def work(self, milliseconds):

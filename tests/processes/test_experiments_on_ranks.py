@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import kit
-from kit.clock import ExperimentError
+from kit.experiment import ExperimentError, resolve
+from kit.measurement import measure_watched
 from kit.progress import Progress
 from kit.ranks import RankError
 
@@ -56,19 +57,14 @@ def test_items_of_all_ranks_are_summed_and_every_ranks_times_are_kept(ranks):
     trial = kit.measure(reduce, on=ranks, seconds=0.3)
     assert trial.outcome in ("complete", "not settled")
     assert trial.knobs == {"ranks": 2, "size": 1000}
-    assert [n / 16 for n in trial.block_items] == trial.block_steps
+    assert [n / 16 for n in trial.block_items] == [b.steps for b in trial.blocks]
     assert set(trial.metrics["sum"]) == {1000.0}
     assert set(trial.metrics["rank"]) == {0.0}
-    assert len(trial.block_rank_seconds) == len(trial.block_seconds)
-    for seconds, wall, each in zip(
-        trial.block_seconds,
-        trial.block_wall_seconds,
-        trial.block_rank_seconds,
-        strict=True,
-    ):
+    for block in trial.blocks:
+        each = block.rank_seconds
         assert len(each) == 2
         # A block may be several stretches, of which the slowest rank's counts.
-        assert max(each) <= seconds == wall <= sum(each)
+        assert max(each) <= block.seconds == block.wall_seconds <= sum(each)
     assert any("On ranks 0, 1: cpu" in note for note in trial.notes)
 
 
@@ -88,7 +84,7 @@ def test_a_view_is_a_world_of_its_own(ranks):
 
 def test_whole_runs_end_on_all_ranks(ranks):
     trial = kit.measure(count, on=ranks, seconds=None, repeats=2, steps=40)
-    assert trial.block_steps == [39, 39]
+    assert [block.steps for block in trial.blocks] == [39, 39]
     assert trial.metrics["step"] == [*range(1, 40)] * 2
     assert trial.whole_runs
 
@@ -134,7 +130,7 @@ def test_a_rank_may_handle_nothing_in_a_step(ranks):
             yield 5 * dist.get_rank()
 
     trial = kit.measure(train, on=ranks, seconds=0.1)
-    assert [5 * n for n in trial.block_steps] == trial.block_items
+    assert [5 * block.steps for block in trial.blocks] == trial.block_items
 
 
 def test_nobody_may_handle_nothing(ranks):
@@ -157,7 +153,7 @@ def test_a_rank_that_returns_without_a_yield_is_a_helper(ranks):
             yield 3, {"rank": dist.get_rank()}
 
     trial = kit.measure(train, on=ranks, seconds=0.1, repeats=2)
-    assert [3 * n for n in trial.block_steps] == trial.block_items
+    assert [3 * block.steps for block in trial.blocks] == trial.block_items
     assert set(trial.metrics["rank"]) == {1.0}
 
 
@@ -176,7 +172,7 @@ def test_a_helper_may_serve_until_the_others_end(ranks):
             dist.send(done + 1, 1)
 
     trial = kit.measure(train, on=ranks, seconds=0.2, repeats=2)
-    assert trial.block_steps
+    assert trial.blocks
     assert usable(ranks)
 
 
@@ -190,7 +186,7 @@ def test_a_rank_that_takes_longer_to_set_up_is_no_helper(ranks):
             yield 3
 
     trial = kit.measure(train, on=ranks, seconds=0.2)
-    assert [6 * n for n in trial.block_steps] == trial.block_items
+    assert [6 * block.steps for block in trial.blocks] == trial.block_items
 
 
 def test_printed_lines_come_with_their_rank(ranks, capsys):
@@ -227,7 +223,7 @@ def test_places_are_a_choice(ranks):
     made = kit.compare(reduce, on=[ranks[:1], ranks], seconds=1.0, repeats=2)
     assert made.labels == ["ranks=1", "ranks=2"]
     assert [trial.knobs["ranks"] for trial in made.trials] == [1, 2]
-    assert {len(seconds) for seconds in made.trials[1].block_rank_seconds} == {2}
+    assert {len(block.rank_seconds) for block in made.trials[1].blocks} == {2}
 
 
 def test_places_come_before_other_choices(ranks):
@@ -268,7 +264,8 @@ def test_a_trial_on_ranks_is_saved_and_loaded(ranks, tmp_path):
     trial = kit.measure(count, on=ranks, seconds=None)
     kit.save([trial], tmp_path / "trial.json")
     (loaded,) = kit.load(tmp_path / "trial.json")
-    assert loaded.block_rank_seconds == trial.block_rank_seconds
+    for block, measured in zip(loaded.blocks, trial.blocks, strict=True):
+        assert block.rank_seconds == measured.rank_seconds
     assert loaded.knobs == trial.knobs
 
 
@@ -323,11 +320,11 @@ def test_stop_acts_between_steps_and_leaves_the_ranks_alone(ranks):
 
     for seconds in (60.0, None):
         pids = ranks.run(os.getpid)
-        experiment = kit.clock.experiment.resolve("test", train)
+        experiment = resolve(train)
         stage = ranks.prepare(experiment, {})
         with Progress("testing") as progress:
             threading.Timer(1.0, progress.stop).start()
-            trial = kit.clock.measuring.measure_watched(stage, progress, seconds, 1)
+            trial = measure_watched(stage, progress, seconds, 1)
         assert trial.outcome == "stopped"
         assert ranks.run(os.getpid) == pids
 
@@ -339,7 +336,7 @@ def test_a_step_that_does_not_end_can_be_abandoned(ranks):
         time.sleep(3600)
         yield 1
 
-    stage = ranks.prepare(kit.clock.experiment.resolve("test", train), {})
+    stage = ranks.prepare(resolve(train), {})
 
     def abandon():
         progress.stop()
@@ -347,7 +344,7 @@ def test_a_step_that_does_not_end_can_be_abandoned(ranks):
 
     with Progress("testing") as progress:
         threading.Timer(1.0, abandon).start()
-        trial = kit.clock.measuring.measure_watched(stage, progress, 5.0, 1)
+        trial = measure_watched(stage, progress, 5.0, 1)
     assert trial.outcome == "stopped"
     assert usable(ranks)
 

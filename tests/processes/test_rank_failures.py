@@ -251,7 +251,9 @@ def introduce_badly(paths, neighbours):
 def test_engines_that_cannot_be_ranks_are_told_apart(ranks, monkeypatch):
     monkeypatch.setattr(team, "introduce", introduce_badly)
     ranks._team.release(whole=False)
-    with pytest.raises(kit.clock.ExperimentError, match="cannot be ranks: ImportError"):
+    with pytest.raises(
+        kit.experiment.ExperimentError, match="cannot be ranks: ImportError"
+    ):
         ranks.run(os.getpid)
     monkeypatch.undo()
     assert ranks.run(dist.get_rank) == [0, 1]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from helpers import wait_until
 
-from kit.clock import ExperimentError
+from kit.experiment import ExperimentError
 from kit.tools import prepare_tensorboard
 
 #: What a kernel does; then it stays until it is ended.

@@ -26,8 +26,8 @@ from torch.utils.data import DataLoader
 
 import kit
 from kit import stats
-from kit.clock import ExperimentError
 from kit.comparison import Comparison
+from kit.experiment import ExperimentError
 from kit.figures import text_table
 from kit.recording import Recording, RecordingError, write
 

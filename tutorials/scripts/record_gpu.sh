@@ -109,7 +109,8 @@ record() {
   local left=$((limit - SECONDS))
   echo "== Recording ${#chapters[@]} chapter(s), $left s are left"
   ((left > 0)) || return 1
-  "$python" -m kit record --into "$out" --seconds "$left" "${smoke[@]}" "${chapters[@]}"
+  "$python" "$root/tutorials/scripts/record.py" --into "$out" --seconds "$left" \
+    "${smoke[@]}" "${chapters[@]}"
 }
 
 race() {
@@ -137,7 +138,8 @@ main() {
   (cd "$out" && find . -type f ! -name log.txt | sort)
   cat <<'END'
 == To bring it into the repository:
-   *.json into tutorials/recordings/, then `python -m kit claims --write README.md`.
+   *.json into tutorials/recordings/, then
+   `python tutorials/scripts/claims.py --write README.md`.
    NN_name.ipynb into tutorials/, if readers shall see this machine's outputs there.
    NN_name_cut.ipynb is of a chapter that was cut: for looking at only.
 END

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kit.clock import ExperimentError
+from kit.experiment import ExperimentError
 from kit.tools.onednn.names import TYPES, explain_name
 
 _LOG = ("onednn_verbose,", "dnnl_verbose,")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-from kit.clock import snapshot
-from kit.clock.experiment import Experiment, ExperimentError, describe, resolve
-from kit.clock.turns import take_turn
+from kit import state
 from kit.costs import Line
+from kit.experiment import Experiment, ExperimentError, describe, named, resolve
 from kit.figures import format_value
-from kit.progress import Progress
+from kit.progress import Progress, take_turn
 from kit.tuning.batch.forecast import forecast_memory
 from kit.tuning.batch.probe import CALLER, Prober, rehearse
 from kit.tuning.batch.result import BatchSizeTuning
@@ -51,30 +50,28 @@ def find_batch_size(
     >>> found.batch_size <= found.largest <= 10_000
     True
     """
-    resolved = resolve(CALLER, experiment)
+    with named(CALLER):
+        resolved = resolve(experiment)
     bound = _check_knobs(resolved, knob, knobs)
     _check_numbers(memory, most, seconds)
     smallest = min(_SMALLEST, int(str(bound[knob])), most or _SMALLEST)
     rest = {name: value for name, value in bound.items() if name != knob}
-    outside = snapshot.capture()
-    try:
-        with (
-            Progress(f"finding {knob} of {resolved.name}") as progress,
-            take_turn(progress),
-        ):
-            progress.begin(0, 1, seconds)
+    with (
+        state.kept(),
+        Progress(f"finding {knob} of {resolved.name}") as progress,
+        take_turn(progress),
+    ):
+        progress.begin(0, 1, seconds)
 
-            def forecast(size: int) -> Line | None:
-                progress.doing = f"reckoning memory at {knob}={size}"
-                return forecast_memory(resolved, rest, knob, size)
+        def forecast(size: int) -> Line | None:
+            progress.doing = f"reckoning memory at {knob}={size}"
+            return forecast_memory(resolved, rest, knob, size)
 
-            rehearse()
-            line = forecast(_FORECAST_AT)
-            prober = Prober(resolved, rest, knob, seconds / MOST_TRIALS, progress)
-            search = Search(prober, forecast, memory, float(most or math.inf), line)
-            return search.find(smallest)
-    finally:
-        snapshot.restore(outside)
+        rehearse()
+        line = forecast(_FORECAST_AT)
+        prober = Prober(resolved, rest, knob, seconds / MOST_TRIALS, progress)
+        search = Search(prober, forecast, memory, float(most or math.inf), line)
+        return search.find(smallest)
 
 
 def _check_knobs(
@@ -98,7 +95,8 @@ def _check_knobs(
             f"Its knobs: {others or 'none'}. Add it, def {experiment.name}(*, "
             f"{knob}=32), or name the one that is the batch size: knob=…."
         )
-    bound = experiment.bind(CALLER, knobs) if knob in experiment.defaults else {}
+    with named(CALLER):
+        bound = experiment.bind(knobs) if knob in experiment.defaults else {}
     size = bound.get(knob)
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise ExperimentError(

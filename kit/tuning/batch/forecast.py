@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kit.clock import snapshot
-from kit.clock.experiment import Experiment
-from kit.clock.shared import SharedObjects
+from kit import state
 from kit.costs import Line, fit_line
+from kit.experiment import Experiment, referred_objects
+from kit.state import Shared
 from kit.tuning.batch.probe import Overdue, guard
 
 #: An optimizer makes its state at the end of the first step.
@@ -31,7 +31,7 @@ def forecast_memory(
     nothing allocated. None where it does not work that way: a model that exists already
     has data, and a value that is read has none.
     """
-    if SharedObjects(experiment, knobs).names:
+    if Shared(referred_objects(experiment.own, knobs)).names:
         return None
     for factor in _FACTORS:
         half = max(1, factor * size // 2)
@@ -52,9 +52,10 @@ def _track(experiment: Experiment, knobs: Mapping[str, object]) -> int | None:
     """Return the peak of tensors' bytes over two steps, None where it does not work."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    outside, generator, counted = snapshot.capture(), None, _counter()
+    generator, counted = None, _counter()
     try:
         with (
+            state.kept(),
             warnings.catch_warnings(action="ignore"),
             guard(_MOST_SECONDS),
             FakeTensorMode(),
@@ -71,7 +72,6 @@ def _track(experiment: Experiment, knobs: Mapping[str, object]) -> int | None:
         if generator is not None:
             with contextlib.suppress(Exception):
                 generator.close()
-        snapshot.restore(outside)
     return max(counted.peak.values(), default=None)
 
 

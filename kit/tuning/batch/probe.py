@@ -10,17 +10,14 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
-from kit.clock.experiment import Experiment, ExperimentError, describe
-from kit.clock.life import let_go
-from kit.clock.log import Block, Log, smoke
-from kit.clock.measuring import Origin, make_trial
-from kit.clock.run import BLOCK_SECONDS, Run
-from kit.clock.stage import LocalStage
+from kit import clock
+from kit.experiment import Experiment, ExperimentError, describe, smoke
 from kit.figures import format_seconds
-from kit.machine import devices, ticks
-from kit.machine.memory import MemoryWatch, available_bytes
+from kit.life import BLOCK_SECONDS, Block, Life
 from kit.progress import Progress
-from kit.trial import Trial
+from kit.system import MemoryWatch, available_bytes
+from kit.trial import Trial, make_trial
+from kit.variant import Variant, let_go
 
 CALLER = "find_batch_size()"
 #: An optimizer makes its state at the end of the first step, so the second has all.
@@ -78,64 +75,61 @@ class Prober:
         `most_seconds`.
         """
         knobs = {**self.knobs, self.knob: size}
-        log, origin = Log(), Origin.find(self.experiment)
-        watch = MemoryWatch()
-        stage = LocalStage(self.experiment, knobs)
-        run = Run(stage, log, self.progress, setup=self.tried, block_seconds=0.0)
+        watch, variant = MemoryWatch(), Variant(self.experiment, knobs)
+        variant.block_seconds = 0.0
+        life = variant.lead(self.tried, self.progress)
         self.tried += 1
         most_bytes = min(_OVER * budget, _SHARE_OF_FREE * available_bytes())
         self.progress.doing = f"trying {self.call(size)}"
 
         def is_full() -> bool:
             # A device says so itself; only the machine's memory ends without a word.
-            return watch.highest > most_bytes and not devices.in_use()
+            return watch.highest > most_bytes and not clock.find_initialised()
 
         idle, failed = math.nan, None
-        with contextlib.closing(stage):
+        with contextlib.closing(variant):
             try:
-                with watch, guard(most_seconds, is_full):
-                    run.open()
-                    idle = watch.rise()
-                    for _ in range(_STEPS_IN_FULL):
-                        run.block()
-                        self._check(log, size)
-                if watch.increase <= budget:
-                    self._time(run, log, size)
+                with life:
+                    with guard(most_seconds, is_full):
+                        life.open(watch=watch)
+                        idle = watch.rise()
+                        for _ in range(_STEPS_IN_FULL):
+                            life.block()
+                            self._check(life, size)
+                        life.read_memory()
+                    if watch.increase <= budget:
+                        self._time(life, size)
             except ExperimentError as error:
                 failed = error
-            finally:
-                with contextlib.suppress(Exception):
-                    run.close(because=failed)
         if failed is not None:
             if not _ran_out_of_memory(failed):
                 raise self._explain(failed, size, most_seconds) from failed.__cause__
             _free(failed)
             return Probe(size, idle, math.inf, math.nan, None)
         # The last batch of a data set may be a short one, its neighbour is not.
-        items = max(block.items for block in log.blocks[:_STEPS_IN_FULL])
+        items = max(block.items for block in life.blocks[:_STEPS_IN_FULL])
         if watch.increase > budget:
             return Probe(size, idle, watch.increase, items, None)
-        log.starts[0].memory_bytes = watch.increase
-        del log.blocks[:_STEPS_IN_FULL]
-        trial = make_trial(stage, log, origin, whole_runs=False)
+        del life.blocks[:_STEPS_IN_FULL]
+        trial = make_trial(variant, whole_runs=False)
         return Probe(size, idle, watch.increase, items, trial)
 
-    def _time(self, run: Run, log: Log, size: int) -> None:
+    def _time(self, life: Life, size: int) -> None:
         """Time blocks of steps, after warm-up where steps are short."""
-        run.block_seconds = BLOCK_SECONDS
-        if log.blocks[-1].seconds < _LONG_STEP * self.seconds:
-            run.warm_up(self.seconds)
-        begun = ticks.CLOCK.wall()
+        life.variant.block_seconds = BLOCK_SECONDS
+        if life.blocks[-1].seconds < _LONG_STEP * self.seconds:
+            life.settle(self.seconds)
+        begun = clock.CLOCK.wall()
         while True:
-            run.block()
-            self._check(log, size)
-            if ticks.CLOCK.wall() - begun >= self.seconds or smoke():
+            life.block()
+            self._check(life, size)
+            if clock.CLOCK.wall() - begun >= self.seconds or smoke():
                 return
 
-    def _check(self, log: Log, size: int) -> None:
+    def _check(self, life: Life, size: int) -> None:
         """Raise ExperimentError where a loss of the last block is not a number."""
-        block = log.blocks[-1]
-        before = sum(earlier.steps for earlier in log.blocks[:-1])
+        block = life.blocks[-1]
+        before = sum(earlier.steps for earlier in life.blocks[:-1])
         found = _find_bad_loss(block)
         if found is None:
             return
@@ -220,8 +214,11 @@ def _free(error: BaseException) -> None:
     """Free what a failed trial still holds."""
     let_go(error)
     gc.collect()
-    for device in devices.initialised():
-        device.release()
+    if clock.find_initialised():
+        import torch
+
+        with contextlib.suppress(RuntimeError):  # Apple's before PyTorch 2.14
+            torch.accelerator.empty_cache()
 
 
 class Overdue(BaseException):
@@ -243,12 +240,12 @@ def guard(
     """
     thread, left = ctypes.c_ulong(threading.get_ident()), threading.Event()
     throw = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    deadline = ticks.CLOCK.wall() + (math.inf if most_seconds is None else most_seconds)
+    deadline = clock.CLOCK.wall() + (math.inf if most_seconds is None else most_seconds)
 
     def watch() -> None:
         while not left.wait(_SECONDS_BETWEEN_LOOKS):
             full = is_full is not None and is_full()
-            if full or ticks.CLOCK.wall() > deadline:
+            if full or clock.CLOCK.wall() > deadline:
                 throw(thread, ctypes.py_object(Overfull if full else Overdue))
                 return
 

@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kit.clock.experiment import ExperimentError
+from kit import clock
 from kit.costs import Line, fit_line
+from kit.experiment import ExperimentError
 from kit.figures import format_bytes, format_value
-from kit.machine import devices, ticks
-from kit.machine.memory import available_bytes
+from kit.system import available_bytes
 from kit.tuning.batch.probe import CALLER, Probe, Prober
 from kit.tuning.batch.result import BatchSizeTuning
 
@@ -68,7 +68,7 @@ class Search:
 
         Raises ExperimentError where not even one sample fits.
         """
-        begun = ticks.CLOCK.wall()
+        begun = clock.CLOCK.wall()
         size: int | None = smallest
         while size is not None and len(self.probes) < MOST_TRIALS:
             self._try(size)
@@ -78,7 +78,7 @@ class Search:
             size = self._choose()
         if not self._fitting():
             raise self._does_not_fit()
-        return self._conclude(ticks.CLOCK.wall() - begun)
+        return self._conclude(clock.CLOCK.wall() - begun)
 
     def _try(self, size: int) -> None:
         before = self._fitting()
@@ -323,7 +323,7 @@ class Search:
 
 def _find_budget() -> float:
     """Return the bytes that an experiment may take, where nothing else is said."""
-    share = _SHARE_OF_DEVICE if devices.in_use() else _SHARE_OF_MACHINE
+    share = _SHARE_OF_DEVICE if clock.find_initialised() else _SHARE_OF_MACHINE
     return share * available_bytes()
 
 

@@ -19,7 +19,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 import kit
-from kit.machine import ticks
+from kit import clock
 from kit.trial import JOURNAL
 
 from .allocations import ALLOCATIONS, BYTES
@@ -91,15 +91,15 @@ def _agree(job: Job) -> dict[str, Any]:
 
 def record(job: Job) -> dict[str, Any]:
     """Make one comparison; return its line, with the error if there was one."""
-    usual, begun = ticks.CLOCK, time.perf_counter()
+    usual, begun = clock.CLOCK, time.perf_counter()
     if not job.uses_delay:
-        ticks.CLOCK = ticks.Clock(uses_delay=False)
+        clock.CLOCK = clock.Clock(uses_delay=False)
     try:
         found = do(job)
     except Exception as error:  # one failure must not end a calibration of an hour
         found = {"error": f"{type(error).__name__}: {error}"}
     finally:
-        ticks.CLOCK = usual
+        clock.CLOCK = usual
         JOURNAL.clear()
     return {
         "name": job.name,

@@ -24,6 +24,8 @@ PAIRS = {
     "10/12": (20, 24),
 }
 ROUNDS = 4
+#: So many comparisons share a process, and with it the luck of its addresses.
+MOST_JOBS = 4
 #: What a process costs before it measures, and how far over the budget a comparison
 #: may go on average; only used to fit a schedule into the time that there is.
 _SECONDS_PER_PROCESS = 5.0
@@ -162,7 +164,7 @@ def expected_minutes(jobs: list[Job], share: float = 1.0) -> float:
 
 
 def batches(jobs: list[Job], share: float) -> Iterator[list[Job]]:
-    """Yield the jobs of one process after the other: one cell, in one round.
+    """Yield the jobs of one process after the other: a few of one cell, in one round.
 
     Cells come in a new random order in each round, and so do the jobs of a cell.
     """
@@ -173,5 +175,9 @@ def batches(jobs: list[Job], share: float) -> Iterator[list[Job]]:
             if min(int(job.rank / share * count), count - 1) == number:
                 cells.setdefault((job.condition, job.work, job.threads), []).append(job)
         order = random.Random(number)
-        for key in order.sample(sorted(cells), len(cells)):
-            yield order.sample(cells[key], len(cells[key]))
+        made = []
+        for key in sorted(cells):
+            mixed = order.sample(cells[key], len(cells[key]))
+            starts = range(0, len(mixed), MOST_JOBS)
+            made += [mixed[start : start + MOST_JOBS] for start in starts]
+        yield from order.sample(made, len(made))

@@ -1,0 +1,382 @@
+"""`Comparison`: trials that were measured by turns, and what they say together."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kit import figures
+from kit.ratio import (
+    QUANTITIES,
+    SPEED,
+    Ratio,
+    compare_trials,
+    quantity_of,
+    unit_of,
+)
+from kit.stats import SAME
+from kit.trial import Trial
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+
+def hold_together(challengers: int, confidence: float = 0.95) -> float:
+    """Return the confidence of each interval so that all hold together.
+
+    Each challenger has baseline pairs of its own, so their intervals are independent,
+    and Šidák's level is exact (Šidák 1967).
+
+    >>> hold_together(1), round(hold_together(5), 4)
+    (0.95, 0.9898)
+    """
+    return confidence ** (1 / max(1, challengers))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trials that were measured by turns, the baseline first, and their ratios.
+
+    `ratios` maps each challenger's label to its Ratio; it is computed from the raw
+    blocks of the trials, here and whenever a recording is read. `title` is what stands
+    above reports and pictures, by default the finding.
+    """
+
+    trials: list[Trial]
+    labels: list[str]
+    of: str = SPEED
+    within: float | None = None
+    title: str | None = None
+    ratios: dict[str, Ratio] = field(init=False)
+
+    def __post_init__(self) -> None:
+        each = hold_together(len(self.trials) - 1)
+        ratios = {
+            label: compare_trials(
+                self.baseline, trial, self.of, self.within, confidence=each
+            )
+            for label, trial in zip(self.labels[1:], self.trials[1:], strict=True)
+        }
+        object.__setattr__(self, "ratios", ratios)
+
+    @property
+    def baseline(self) -> Trial:
+        """The trial that the others are compared with: the first choice."""
+        return self.trials[0]
+
+    @property
+    def ratio(self) -> Ratio:
+        """The one ratio of two trials; raises ValueError where there are several."""
+        if len(self.ratios) != 1:
+            names = ", ".join(map(repr, self.ratios))
+            raise ValueError(
+                f"this comparison has {len(self.ratios)} ratios; choose one: "
+                f"comparison.ratios[label], label one of {names}"
+            )
+        return next(iter(self.ratios.values()))
+
+    def sentence(self, label: str | None = None) -> str:
+        """Return the finding in words, of one challenger or of the best.
+
+        The best is the fastest, or the one that needs least; what cannot be told from
+        it is named beside it.
+        """
+        group = [label] if label else self._find_best()
+        ratio = self.ratios[group[0]]
+        if ratio.verdict != "cannot tell":
+            return self._say(group)
+        base, name = self._short_baseline(group[0]), group[0]
+        known = "" if math.isnan(ratio.value) else f"{ratio} "
+        reason = f"({ratio.reason})" if known else ratio.reason
+        return f"Cannot tell how {name} compares with {base}: {known}{reason}"
+
+    def headline(self) -> str:
+        """Return the title, else the finding without the reason of a doubt."""
+        if self.title:
+            return self.title
+        reason = self.ratios[self._find_best()[0]].reason
+        return self.sentence().removesuffix(f"({reason})").rstrip()
+
+    def _say(self, group: Sequence[str]) -> str:
+        """Say how challengers compare that cannot be told from the first of them."""
+        ratio = self.ratios[group[0]]
+        name = join_labels([label for label in self.labels if label in group])
+        said, base = str(ratio), self._short_baseline(group[0])
+        if len(group) > 1:
+            said = str(summarise([self.ratios[label] for label in group]))
+        about = "about " * (len(group) > 1)
+        if self.of not in QUANTITIES:
+            side = {"same": "the same as", "more": "above", "less": "below"}
+            where = side[ratio.verdict]
+            return f"{self.of} of {name} is {where} that of {base}: {about}{said}"
+        if self.of == SPEED and ratio.verdict == "same":
+            return f"{name} is as fast as {base}: {about}{said}"
+        value, _, interval = said.partition(" × ")
+        text = QUANTITIES[self.of].sentence
+        return f"{text.format(a=name, ratio=f'{about}{value} ×', b=base)} {interval}"
+
+    def _find_best(self) -> list[str]:
+        """Return the best challenger's label, then those not to be told from it.
+
+        Best is who surely gains most, else who seems to; beside it stands only who has
+        the same verdict, so that what nobody can tell hides no finding. Two are told
+        apart where the interval of their difference, by the two half-widths at right
+        angles, lies outside what counts as the same.
+        """
+        ordered = [label for label, _ in self._sorted() if label in self.ratios]
+        gain = "faster" if self.of == SPEED else "less"
+        sure = [label for label in ordered if self.ratios[label].verdict == gain]
+        best = self.ratios[(sure or ordered)[0]]
+        same = math.log(SAME) if self.of in QUANTITIES else self.within or 0.0
+
+        def is_close(ratio: Ratio) -> bool:
+            apart = abs(ratio.middle - best.middle)
+            reach = math.hypot(ratio.half_width, best.half_width) + same
+            return ratio.verdict == best.verdict and apart <= reach
+
+        rest = [x for x in ordered if self.ratios[x] is not best]
+        close = [label for label in rest if is_close(self.ratios[label])]
+        return [(sure or ordered)[0], *close]
+
+    @property
+    def _unity(self) -> float:
+        """The baseline beside itself: a ratio of 1, a metric's difference of 0."""
+        return 1.0 if self.of in QUANTITIES else 0.0
+
+    @property
+    def _beside(self) -> str:
+        """What a variant is beside the baseline, as columns are called."""
+        return "ratio" if self.of in QUANTITIES else "difference"
+
+    def _sorted(self) -> list[tuple[str, Trial]]:
+        """Return labels and trials, of more than two the best first, unknown last."""
+        pairs = list(zip(self.labels, self.trials, strict=True))
+        if len(pairs) == 2:
+            return pairs
+        sign = -1 if self.of == SPEED else 1
+
+        def rank(pair: tuple[str, Trial]) -> tuple[bool, float]:
+            ratio = self.ratios.get(pair[0])
+            value = ratio.value if ratio else self._unity
+            return math.isnan(value), sign * value
+
+        return sorted(pairs, key=rank)
+
+    def _short_baseline(self, label: str) -> str:
+        """Return the baseline's label, without a knob's name that was just said."""
+        knob, equals, value = self.labels[0].partition("=")
+        alone = equals and ", " not in label and label.startswith(f"{knob}=")
+        return value if alone else self.labels[0]
+
+    def quantity(self, trial: Trial) -> tuple[float, float, float]:
+        """Return the compared quantity of one trial with its 95 % interval.
+
+        Of the baseline, what it measured; of others the baseline's times their ratio
+        (plus their difference), so that no two figures contradict each other.
+        """
+        number = next(i for i, other in enumerate(self.trials) if other is trial)
+        ratio = self.ratios.get(self.labels[number]) if number else None
+        base, *_ = own = quantity_of(self.baseline, self.of)
+        if ratio is None:
+            return own
+        if math.isnan(ratio.value) or math.isnan(base):
+            return quantity_of(trial, self.of)
+        if self.of not in QUANTITIES:
+            return base + ratio.value, base + ratio.low, base + ratio.high
+        return base * ratio.value, base * ratio.low, base * ratio.high
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the table as text: label, quantity, ratio, interval, verdict."""
+        rows = []
+        for label, trial in self._sorted():
+            value, ratio = self.quantity(trial)[0], self.ratios.get(label)
+            shown = (f"{self._unity:g}", "", "baseline")
+            if ratio is not None:
+                value_beside, _, span = str(ratio).rpartition(" [")
+                shown = (value_beside.rstrip(" ×"), f"[{span}", ratio.verdict)
+            rows.append((label, _write(value), *shown))
+        return rows
+
+    def table(self) -> pandas.DataFrame:
+        """Return one row per trial: quantity, ratio, interval, verdict, reason.
+
+        A metric has a difference in place of the ratio.
+
+        Two trials are in the order asked for, several by their ratios, best first.
+        """
+        import pandas
+
+        records = []
+        for label, trial in self._sorted():
+            ratio = self.ratios.get(label)
+            records.append(
+                {
+                    **trial.knobs,
+                    self.of: self.quantity(trial)[0],
+                    self._beside: ratio.value if ratio else self._unity,
+                    "low": ratio.low if ratio else math.nan,
+                    "high": ratio.high if ratio else math.nan,
+                    "verdict": ratio.verdict if ratio else "baseline",
+                    "reason": ratio.reason if ratio else "",
+                }
+            )
+        index = pandas.Index([label for label, _ in self._sorted()], name="label")
+        return pandas.DataFrame(records, index=index)
+
+    def plot(
+        self,
+        x: str | None = None,
+        model: Callable[..., float] | None = None,
+        title: str | None = None,
+    ) -> Axes:
+        """Draw the quantity of each trial with 95 % intervals; return the Axes.
+
+        Bars, or lines over the knob `x` where its values are numbers: one for each
+        choice of the other knobs. `model` maps the knobs that it has names for, or the
+        value of `x`, to a predicted quantity, drawn as dashed lines. `title` is by
+        default the comparison's own, else the finding.
+        """
+        if x is None:
+            values, lows, highs = zip(*map(self.quantity, self.trials), strict=True)
+            bars = figures.draw_bars(
+                self.labels,
+                values,
+                lows,
+                highs,
+                title=title or self.headline(),
+                unit=unit_of(self.of),
+                baseline=0,
+            )
+            return bars.axes[0]
+        positions = [trial.knobs.get(x) for trial in self.trials]
+        if not all(isinstance(p, (int, float)) for p in positions):
+            raise ValueError(
+                f"Comparison.plot: x={x!r} is not a knob with numbers in every trial; "
+                f"its values are {positions}. Leave x out for bars."
+            )
+        lines = figures.draw_lines(
+            self._lines(x, model),
+            title=title or self.headline(),
+            xlabel=x,
+            ylabel=unit_of(self.of),
+            logx=figures.is_wide(positions),
+        )
+        return lines.axes[0]
+
+    def _lines(
+        self, x: str, model: Callable[..., float] | None
+    ) -> dict[str, figures.Series]:
+        """Return a line over `x` for each choice of the others, and predictions."""
+        knobs = self.baseline.knobs
+        told = [
+            knob
+            for knob in knobs
+            if knob != x and len({repr(t.knobs.get(knob)) for t in self.trials}) > 1
+        ]
+        groups: dict[str, list[Trial]] = {}
+        for trial in self.trials:
+            words = [f"{k}={figures.format_value(trial.knobs.get(k))}" for k in told]
+            groups.setdefault(", ".join(words), []).append(trial)
+        groups = {n: sorted(g, key=lambda t: t.knobs[x]) for n, g in groups.items()}
+        series: dict[str, figures.Series] = {}
+        for name, trials in groups.items():
+            xs = [trial.knobs[x] for trial in trials]
+            rows = zip(*map(self.quantity, trials), strict=True)
+            series[name or "measured"] = (xs, *map(list, rows), "measured")
+        for name, trials in groups.items() if model is not None else ():
+            xs = [trial.knobs[x] for trial in trials]
+            heights = [predict(model, trial.knobs, x) for trial in trials]
+            label = ", ".join(filter(None, ("predicted", name)))
+            series[label] = (xs, heights, None, None, "predicted")
+        return series
+
+    def __repr__(self) -> str:
+        lines = [self.title] * bool(self.title)
+        lines += [self.sentence(), figures.text_table(self._headers(), self.rows())]
+        return "\n".join([*lines, *(f"  {note}" for note in self.remarks())])
+
+    def _headers(self) -> tuple[str, ...]:
+        return "", unit_of(self.of), self._beside, "95 % interval", "verdict"
+
+    def remarks(self) -> list[str]:
+        """Return what a reader should know before using the ratios."""
+        told = [
+            f"{label}: {ratio.reason}."
+            for label, ratio in self.ratios.items()
+            if ratio.reason and ratio.reason not in self.sentence()
+        ]
+        if len(self.ratios) > 1:
+            told.append(
+                f"The {len(self.ratios)} intervals hold together: all at once with "
+                f"95 % confidence, {hold_together(len(self.ratios)):.2%} each (Šidák)."
+            )
+        seen: dict[str, None] = {}
+        for trial in self.trials:
+            seen.update(dict.fromkeys(trial.remarks()))
+        said = any("rare slow steps" in remark for remark in told)
+        return told + [r for r in seen if not (said and r.startswith("Rare slow"))]
+
+    def _repr_html_(self) -> str:
+        headline, sentence = self.headline(), self.sentence()
+        more = "" if sentence == headline else sentence.removeprefix(headline).strip()
+        return figures.html_table(
+            self._headers(),
+            self.rows(),
+            title=headline,
+            lead=more,
+            details=self.remarks(),
+        )
+
+
+def join_labels(labels: Sequence[str]) -> str:
+    """Write labels as one; a knob's name that all of them share is said once.
+
+    >>> join_labels(["workers=2", "workers=4"]), join_labels(["ring", "tree"])
+    ('workers=2 or 4', 'ring or tree')
+    """
+    knob = labels[0].partition("=")[0] + "="
+    if all(label.startswith(knob) and ", " not in label for label in labels):
+        labels = [labels[0], *(label.removeprefix(knob) for label in labels[1:])]
+    *others, last = labels
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def summarise(ratios: Sequence[Ratio]) -> Ratio:
+    """Return the middle of ratios to two digits, and the reach of their intervals.
+
+    >>> print(summarise([Ratio(1.7, 1.6, 1.9, "faster"), Ratio(1.9, 1.8, 2, "faster")]))
+    1.8 × [1.6, 2]
+    """
+    middle = math.fsum(ratio.middle for ratio in ratios) / len(ratios)
+    value = math.exp(middle) if ratios[0].unit == "×" else middle
+    low, high = min(r.low for r in ratios), max(r.high for r in ratios)
+    first = ratios[0]
+    return Ratio(float(f"{value:.2g}"), low, high, first.verdict, unit=first.unit)
+
+
+def _write(value: float) -> str:
+    """Write with four digits, and every digit before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def predict(
+    model: Callable[..., float], point: Mapping[str, Any], ordered: str | None
+) -> float:
+    """Call a cost model with those knobs of a point that it has names for.
+
+    A model without any of them gets the ordered knob, or the only one, by position.
+    """
+    try:
+        parameters = inspect.signature(model).parameters
+    except ValueError:  # of some built-in functions
+        return float(model(point[ordered or next(iter(point))]))
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return float(model(**point))
+    known = {knob: value for knob, value in point.items() if knob in parameters}
+    if known or not parameters:
+        return float(model(**known))
+    return float(model(point[ordered or next(iter(point))]))

@@ -1,0 +1,417 @@
+"""What an experiment is: a callable that returns a generator, and its knobs.
+
+Also what it reaches, and its source.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import inspect
+import linecache
+import math
+import os
+import types
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kit.figures import format_value
+
+#: Names that `measure`, `compare` and `explore` take for themselves.
+RESERVED = ("seconds", "repeats", "of", "within", "on", "patient", "model", "title")
+#: Longer containers are data, not what an experiment is made of.
+_LONGEST = 100
+
+
+class ExperimentError(Exception):
+    """An experiment, or the way it was asked for, cannot be measured."""
+
+
+@contextlib.contextmanager
+def named(caller: str) -> Generator[None, None, None]:
+    """Let the error of a wrong request say which call it was.
+
+    >>> with named("measure()"):
+    ...     raise ExperimentError("seconds=-1 is not a time to measure for.")
+    Traceback (most recent call last):
+    kit.experiment.ExperimentError: measure(): seconds=-1 is not a time to measure for.
+    """
+    try:
+        yield
+    except ExperimentError as error:
+        error.args = (f"{caller}: {error}",)
+        raise
+
+
+def smoke() -> bool:
+    """Return whether KIT_SMOKE=1 asks for the shortest run that touches everything."""
+    return os.environ.get("KIT_SMOKE") == "1"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A callable that returns a generator, with the names that reports use.
+
+    `fixed` are the arguments that partials have bound, `defaults` all knobs with their
+    defaults; where it is `open_ended`, any other name is a knob, too. `written` is what
+    the reader wrote, where `function` does something around it.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    title: str
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    open_ended: bool = False
+    written: Callable[..., Any] | None = None
+
+    @property
+    def own(self) -> Callable[..., Any]:
+        """What the reader wrote."""
+        return self.written or self.function
+
+    def bind(self, knobs: Mapping[str, object]) -> dict[str, object]:
+        """Check the knobs against the signature; return all of them, set or default.
+
+        Raises ExperimentError for a knob that does not exist, is fixed by a partial,
+        or has no value.
+        """
+        for knob, value in knobs.items():
+            if knob in self.fixed:
+                raise ExperimentError(
+                    f"{knob}={format_value(value)} cannot be set, because a partial "
+                    f"has fixed {knob}={format_value(self.fixed[knob])}.\n"
+                    f"Leave {knob} out of the partial to make it a knob of {self.name}."
+                )
+            if knob not in self.defaults and not self.open_ended:
+                known = ", ".join(k for k in self.defaults if k not in self.fixed)
+                raise ExperimentError(
+                    f"{self.name} has no knob {knob!r} (asked for "
+                    f"{knob}={format_value(value)}).\nIts knobs: {known or 'none'}. "
+                    f"Knobs are keyword-only arguments: def {self.name}(*, {knob}=…)."
+                )
+        bound = {**self.defaults, **self.fixed, **knobs}
+        for knob, value in bound.items():
+            if value is inspect.Parameter.empty:
+                raise ExperimentError(
+                    f"{self.name} needs a value for its knob {knob!r}.\n"
+                    f"Pass {knob}=…, or give it a default: "
+                    f"def {self.name}(*, {knob}=…)."
+                )
+        return bound
+
+    def start(self, knobs: Mapping[str, object]) -> Generator[Any, None, None]:
+        """Call the function and return its generator, not yet started."""
+        settable = {k: v for k, v in knobs.items() if k not in self.fixed}
+        generator = self.function(**settable)
+        if not isinstance(generator, Generator):
+            kind = type(generator).__name__
+            raise ExperimentError(
+                f"{self.name} returned {kind}, not a generator.\n"
+                "An experiment says `yield n` after each step, n being the number of "
+                f"items handled. Add that line to {self.name}'s loop."
+            )
+        if inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
+            raise ExperimentError(
+                f"{self.name} returned a generator that has already been started; it "
+                "cannot be restarted.\n"
+                "Let it make a new generator at each call."
+            )
+        return generator
+
+
+def resolve(experiment: object, name: str | None = None) -> Experiment:
+    """Make an Experiment of a generator function, lambda, partial, method or object.
+
+    `name` is what reports call it, by default the function's own name. Raises
+    ExperimentError where it cannot be one, without calling it.
+    """
+    if isinstance(experiment, Generator):
+        called = experiment.__name__
+        raise ExperimentError(
+            f"the generator {called}(…) can run only once and cannot be restarted.\n"
+            f"Pass the function itself: {called}, and its knobs as knob=value."
+        )
+    if not callable(experiment):
+        raise ExperimentError(
+            "an experiment is a function with a `yield`, and this is "
+            f"{format_value(experiment)}.\n"
+            "Pass the function itself, without calling it."
+        )
+    function, called = inner_function(experiment), _name(experiment)
+    alias = f" ({name!r})" if name else ""
+    if inspect.isclass(experiment) or _returns_nothing(function):
+        raise ExperimentError(
+            f"{called}{alias} has no `yield`, so it is not an experiment.\n"
+            "Add `yield n` after each step of its loop (n: items handled), "
+            "where a step is done."
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ExperimentError(
+            f"{called} is asynchronous (`async def`), and an experiment is "
+            "an ordinary generator.\n"
+            "Write it with `def`, and run the event loop inside."
+        )
+    fixed = _bound(experiment)
+    defaults, open_ended = _knobs(called, experiment, fixed)
+    doc = (inspect.getdoc(function) or "").strip()
+    label = name or ("experiment" if called == "<lambda>" else called)
+    title = doc.splitlines()[0] if doc else label
+    return Experiment(experiment, label, title, fixed, defaults, open_ended)
+
+
+def _name(experiment: object) -> str:
+    while isinstance(experiment, functools.partial):
+        experiment = experiment.func
+    return getattr(experiment, "__name__", type(experiment).__name__)
+
+
+def _knobs(
+    called: str, experiment: Callable[..., Any], fixed: Mapping[str, object]
+) -> tuple[dict[str, object], bool]:
+    """Return all knobs with their defaults, and whether any other name goes, too."""
+    try:
+        parameters = inspect.signature(experiment).parameters.values()
+    except ValueError:
+        raise ExperimentError(
+            f"{called} does not say which arguments it takes, so it is no "
+            "experiment.\nPut your own function around it: def train(): … yield n."
+        ) from None
+    defaults: dict[str, object] = {}
+    open_ended = False
+    for parameter in parameters:
+        name = parameter.name
+        advice = f"functools.partial({called}, {name}=…)."
+        if parameter.kind is parameter.VAR_KEYWORD:
+            open_ended = True
+        elif parameter.kind is not parameter.KEYWORD_ONLY:
+            star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+            raise ExperimentError(
+                f"{called} has the positional parameter {star}{name}; knobs "
+                f"are keyword-only.\nWrite def {called}(*, {name}=…), or fix it: "
+                f"{advice}"
+            )
+        elif name in RESERVED and name not in fixed:
+            raise ExperimentError(
+                f"{called} has a knob named {name!r}, a name that is taken: it says "
+                f"how to measure.\nRename it, or fix it: {advice}"
+            )
+        else:
+            defaults[name] = parameter.default
+    return defaults, open_ended
+
+
+def _bound(experiment: object) -> dict[str, object]:
+    """Return the arguments that partials have fixed, by name."""
+    if not isinstance(experiment, functools.partial):
+        return {}
+    names = inspect.signature(experiment.func).parameters
+    by_position = dict(zip(names, experiment.args, strict=False))
+    return {**_bound(experiment.func), **by_position, **experiment.keywords}
+
+
+def _returns_nothing(function: Callable[..., Any] | None) -> bool:
+    """Return whether a plain function can only return None, by its source.
+
+    A loop without its `yield` is the commonest mistake. Calling it to find out would
+    run the reader's whole training.
+    """
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        return False
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        return False
+    first = function.__code__.co_firstlineno
+    for node in ast.walk(_parse(function.__code__.co_filename)):
+        if isinstance(node, ast.FunctionDef) and _first_line(node) == first:
+            return not any(isinstance(x, ast.Return) and x.value for x in _inside(node))
+    return False
+
+
+def _inside(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function, without those of functions within it."""
+    for node in ast.iter_child_nodes(function):
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield from _inside(node)
+
+
+def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]]:
+    """Split what was yielded into items and metrics.
+
+    `least` is 0 where a step may handle no items. Raises ValueError with what is wrong,
+    in words.
+    """
+    metrics: object = {}
+    items = value
+    if isinstance(value, tuple):
+        if len(value) != 2:
+            raise ValueError(f"a tuple of {len(value)}; a pair is `yield n, {{…}}`")
+        items, metrics = value
+    if isinstance(items, bool) or not hasattr(items, "__float__"):
+        raise ValueError(f"{format_value(items)}, which is not a number of items")
+    if hasattr(items, "detach"):
+        raise ValueError("a tensor; reading it would wait for the device")
+    count = float(items)
+    if not (math.isfinite(count) and (count > 0 or count == least)):
+        raise ValueError(
+            f"{format_value(items)}; a step handles a positive number of items"
+        )
+    if not isinstance(metrics, dict) or not all(k.__class__ is str for k in metrics):
+        raise ValueError(
+            f"{format_value(metrics)} as metrics, which is no dict of names"
+        )
+    for name, metric in metrics.items():
+        if not _is_number(metric):
+            raise ValueError(f"a metric {name!r} that is not a single number")
+    return count, metrics
+
+
+def _is_number(value: Any) -> bool:
+    if value.__class__ is float or value.__class__ is int:
+        return True
+    if hasattr(value, "numel"):  # a tensor is not read: that would wait for the device
+        return bool(value.numel() == 1)
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, (str, bytes))
+
+
+def describe(name: str, knobs: Mapping[str, object]) -> str:
+    """Return a call as a reader would write it, at most 100 characters.
+
+    >>> describe("train", {"batch_size": 64})
+    'train(batch_size=64)'
+    """
+    inside = ", ".join(f"{k}={format_value(v, 30)}" for k, v in knobs.items())
+    text = f"{name}({inside})"
+    return text if len(text) <= 100 else text[:98] + "…)"
+
+
+# What an experiment reaches, and its source
+
+
+def inner_function(experiment: object) -> Callable[..., Any] | None:
+    """Return the plain function inside a partial, a method or a callable object."""
+    while True:
+        if isinstance(experiment, functools.partial):
+            experiment = experiment.func
+        elif inspect.ismethod(experiment):
+            experiment = experiment.__func__
+        elif inspect.isfunction(experiment):
+            return inspect.unwrap(experiment)
+        else:
+            call = type(experiment).__call__
+            return call if inspect.isfunction(call) else None
+
+
+def referred_objects(
+    function: object, knobs: Mapping[str, object] | None = None
+) -> list[tuple[str, object]]:
+    """Return what a callable reaches: knobs, closure, globals, bound arguments.
+
+    Functions and classes of the same module are followed. Each object comes with its
+    name as a reader would write it.
+    """
+    home = getattr(inner_function(function), "__module__", None)
+    found: list[tuple[str, object]] = []
+    seen: set[int] = set()
+    ahead: list[tuple[str, object]] = [*(knobs or {}).items()][::-1]
+    ahead.append((getattr(function, "__name__", "experiment"), function))
+    while ahead:
+        name, value = ahead.pop()
+        if id(value) not in seen:
+            seen.add(id(value))
+            found.append((name, value))
+            ahead += [*_parts(name, value, home)][::-1]
+    return found
+
+
+def _parts(name: str, value: Any, home: object) -> Iterator[tuple[str, object]]:
+    """Yield what one object is made of, as far as it is the reader's own."""
+    if isinstance(value, functools.partial):
+        names = list(inspect.signature(value.func).parameters)
+        yield from zip(names, value.args, strict=False)
+        yield from value.keywords.items()
+        yield getattr(value.func, "__name__", "function"), value.func
+    elif inspect.ismethod(value):
+        yield "self", value.__self__
+        yield value.__name__, value.__func__
+    elif inspect.isfunction(value) and value.__module__ == home:
+        yield from _names_used(inspect.unwrap(value))
+    elif inspect.isclass(value) and value.__module__ == home:
+        members = vars(value).items()
+        yield from ((f"{name}.{k}", m) for k, m in members if inspect.isfunction(m))
+    elif isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
+        yield from ((f"{name}[{i}]", member) for i, member in enumerate(value))
+    elif isinstance(value, dict) and len(value) <= _LONGEST:
+        yield from ((f"{name}[{key!r}]", member) for key, member in value.items())
+    elif type(value).__module__ == home and hasattr(value, "__dict__"):
+        yield type(value).__name__, type(value)
+        yield from ((f"{name}.{key}", member) for key, member in vars(value).items())
+
+
+def _names_used(function: types.FunctionType) -> Iterator[tuple[str, object]]:
+    """Yield what a function's closure, defaults and global names stand for."""
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        with contextlib.suppress(ValueError):  # an empty cell: not assigned yet
+            yield name, cell.cell_contents
+    for parameter in inspect.signature(function).parameters.values():
+        yield parameter.name, parameter.default
+    ahead = [function.__code__]
+    while ahead:
+        code = ahead.pop()
+        ahead += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield name, function.__globals__[name]
+
+
+def source_of(function: object) -> str:
+    """Return the source of an experiment and of what it uses from its own module.
+
+    Whole top-level definitions, ordered by name, so that cells may move. Empty where
+    there is no source.
+    """
+    home = getattr(inner_function(function), "__module__", None)
+    parts: dict[str, str] = {}
+    for _, value in referred_objects(function):
+        members = vars(value).values() if inspect.isclass(value) else [value]
+        for inner in filter(None, map(inner_function, members)):
+            if inner.__module__ == home:
+                parts.update(_top_level_source(inner.__code__))
+    return "\n\n\n".join(parts[name] for name in sorted(parts))
+
+
+def _top_level_source(code: types.CodeType) -> dict[str, str]:
+    """Return {name: source} of the top-level definition that a code object is in.
+
+    `inspect.getsource` does not find classes of a notebook's cells.
+    """
+    for node in _parse(code.co_filename).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            first, last = _first_line(node), node.end_lineno or node.lineno
+            if first <= code.co_firstlineno <= last:
+                lines = linecache.getlines(code.co_filename)[first - 1 : last]
+                return {node.name: "".join(lines).rstrip("\n")}
+    return {}
+
+
+def _first_line(node: Any) -> int:
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
+
+
+def _parse(filename: str) -> ast.Module:
+    return _parse_text("".join(linecache.getlines(filename)))
+
+
+@functools.lru_cache(maxsize=32)
+def _parse_text(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        return ast.Module([], [])

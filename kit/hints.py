@@ -1,0 +1,100 @@
+"""What to do about the known failures of a DataLoader and its workers."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+from kit.figures import format_bytes
+from kit.machine import this_machine
+
+_LOGGED = "What it said is in the terminal or the notebook server's log"
+_IN_A_FILE = """Processes that are not forked cannot see what a cell defines: write it \
+to a file with %%writefile my_data.py, then `from my_data import …`."""
+_SHARED_MEMORY = """Batches come through /dev/shm ({shared} here): give a container \
+more (--shm-size=2g), or use fewer workers, smaller batches or prefetch_factor."""
+#: The first pattern that is found in an error's message gives the advice.
+_HINTS = {
+    "exited unexpectedly with exit code": "{logged}; num_workers=0 shows it here.",
+    "exited unexpectedly": "{logged}; num_workers=0 shows it here. If it said nothing, "
+    "it was killed, most often because memory was full ({memory} here).",
+    "on <module '__main__'|attribute lookup": _IN_A_FILE,
+    "can't pickle|cannot pickle|can't get local": "Processes that are not forked get "
+    "the data set pickled: put what cannot be (a lambda, a local function, an open "
+    "file) into a file's top level.",
+    "DataLoader timed out": "A worker hangs, or needs longer than that for a batch. "
+    "With num_workers=0 the traceback of an interrupt shows the line where it stands.",
+    "ancdata|too many open files": "Each tensor on its way from a worker is an open "
+    "file. Raise `ulimit -n`, or call "
+    'torch.multiprocessing.set_sharing_strategy("file_system").',
+    "in forked subprocess": "A forked worker cannot use the GPU: let the data set "
+    "return CPU tensors and move the batch in the loop.",
+    r"DataLoader.*(bus error|shared memory|\bshm\b)|/torch_\w+": _SHARED_MEMORY,
+    "worker .*signal: killed": "Most often the system does so because memory is full "
+    "({memory} here): try fewer workers, a smaller batch, a smaller prefetch_factor.",
+    "worker .*by signal": "Native code crashed in it: num_workers=0 shows where.",
+}
+
+
+def find_hint(error: BaseException, root: Path = Path("/")) -> str | None:
+    """Return what to do about an error that workers are known for, or None.
+
+    Files that tell this machine's limits are read below `root`.
+
+    >>> find_hint(RuntimeError("DataLoader timed out after 5 seconds"))[:24]
+    'A worker hangs, or needs'
+    """
+    said = split_error(error)[2]
+    found = [text for pattern, text in _HINTS.items() if re.search(pattern, said, re.I)]
+    return _fill(found[0], root) if found else None
+
+
+def shared_memory_hint() -> str:
+    """Say how large the memory is through which workers send batches, and the cure."""
+    return _fill(_SHARED_MEMORY, Path("/"))
+
+
+def _fill(advice: str, root: Path) -> str:
+    machine = this_machine(root=root)
+    if "{logged}" in advice and machine.start_method != "fork":
+        return f"{_LOGGED}. {_IN_A_FILE}"
+    memory = format_bytes(machine.memory_bytes)
+    shared = format_bytes(machine.shared_memory_bytes)
+    return advice.format(logged=_LOGGED, memory=memory, shared=shared)
+
+
+def name_dead_worker(error: BaseException) -> BaseException:
+    """Return PyTorch's error that names a worker which died, or the same error.
+
+    Where a worker dies while it hands a batch over, a broken connection is seen first.
+    """
+    if isinstance(error, (ConnectionError, EOFError, FileNotFoundError)):
+        try:
+            time.sleep(0.3)  # PyTorch's signal handler names the process in here
+        except RuntimeError as named:
+            return named
+    return error
+
+
+def split_error(error: BaseException) -> tuple[str, str, str]:
+    """Return an error's kind, the worker it was caught in or "", and its message.
+
+    A worker's error comes with the whole traceback as its message.
+    """
+    kind, where, said = type(error).__name__, "", str(error)
+    if caught := re.match(r"Caught (\w+) (.*?)\.\nOriginal Traceback", said, re.S):
+        kind, where = caught.groups()
+        # The last line at the margin that begins with the error's name is its message.
+        said = re.split(rf"^(?:\S+\.)?{kind}(?:: |$)", said, flags=re.M)[-1]
+    return kind, where, " ".join(said.split())[:200]
+
+
+def describe_error(error: BaseException) -> str:
+    """Return kind and message on one line; of a worker's error the original ones.
+
+    >>> describe_error(ValueError("so\\nmany words"))
+    'ValueError: so many words'
+    """
+    kind, where, said = split_error(error)
+    return " ".join(filter(None, [kind, where])) + (f": {said}" if said else "")

@@ -1,0 +1,387 @@
+"""`measure` and `compare`: lives by turns, so that drift hits all variants alike."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import random
+from collections.abc import Generator, Iterator, Sequence
+
+from kit import clock, system
+from kit.budget import Budget, Side
+from kit.choices import (
+    REPEATS,
+    Place,
+    Request,
+    check_arguments,
+    check_place,
+    check_places,
+    make_variant,
+    make_variants,
+)
+from kit.comparison import Comparison
+from kit.experiment import ExperimentError, named, resolve, smoke
+from kit.life import COLD, Life
+from kit.progress import Progress, Stopped, take_turn
+from kit.ratio import MEMORY, QUANTITIES, SPEED
+from kit.trial import JOURNAL, Trial, make_trial
+from kit.variant import Variant
+
+#: So many turns of starts, and lives of one that is measured.
+_STARTS, _LIVES = 6, 5
+#: Libraries are loaded by then: a later start settles sooner, or not at all.
+_LONGEST_WARM_UP, _LATER_WARM_UP = 10.0, 0.5
+_MOST_STEPS_IN_SMOKE = 20
+#: What advances by this share of a whole, again and again, spreads evenly over it.
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def measure(
+    experiment: object,
+    /,
+    *,
+    seconds: float | None = 2.0,
+    repeats: int = 1,
+    on: Place | None = None,
+    **knobs: object,
+) -> Trial:
+    """Measure one experiment with these knobs.
+
+    `seconds` is timed in all, in five lives (fewer where starts are dear), since
+    the same code started again is not equally fast; each life warms up first.
+    `seconds=None` runs the generator to its end, `repeats` times, with seeds 0, 1, 2 …
+    `on=ranks` runs it on all of these processes at once, in equal steps; their items
+    are summed. Returns a Trial. Raises ExperimentError where the experiment cannot be
+    measured.
+
+    >>> def count(*, upto=1000):
+    ...     while True:
+    ...         yield sum(range(upto)) and upto
+    >>> measure(count, seconds=0.1, upto=10_000).outcome
+    'complete'
+    """
+    with named("measure()"):
+        check_arguments(seconds, repeats)
+        check_place(on)
+        resolved = resolve(experiment)
+        variant = make_variant(resolved, resolved.bind(knobs), on)
+    with Progress(f"measuring {variant.call}") as progress:
+        return measure_watched(variant, progress, seconds, repeats)
+
+
+def measure_watched(
+    variant: Variant, progress: Progress, seconds: float | None, repeats: int
+) -> Trial:
+    """Measure what `measure` was asked for, while somebody watches the progress."""
+    with _noting_end([variant], progress), _taking_turn([variant], progress):
+        if seconds is None:
+            for repeat in range(repeats):
+                progress.begin(repeat, repeats)
+                with variant.lead(repeat, progress, seed=repeat) as life:
+                    life.open(watch=repeat == 0)
+                    life.read_memory()
+                    life.to_the_end(_MOST_STEPS_IN_SMOKE if smoke() else math.inf)
+                progress.expect(1.0)
+        else:
+            for life, share in _plan_lives(variant, progress, seconds):
+                begun = clock.CLOCK.wall()
+                for count in itertools.count(1):
+                    life.block()
+                    spent = clock.CLOCK.wall() - begun
+                    progress.expect(spent / share)
+                    progress.so_far = f"{_rate_so_far(life):,.4g} items/s so far"
+                    if spent >= share or (smoke() and count > 1):
+                        break
+    trial = make_trial(variant, whole_runs=seconds is None)
+    JOURNAL.append(trial)
+    return trial
+
+
+def _plan_lives(
+    variant: Variant, progress: Progress, seconds: float
+) -> Iterator[tuple[Life, float]]:
+    """Yield five lives, or as many as `seconds` would pay the starts of, and a share.
+
+    The first start, which loads libraries, says little about later ones: how dear they
+    are the second one tells.
+    """
+    turn, lives, each, left = 0, _LIVES, seconds / _LIVES, seconds
+    while turn < lives:
+        with variant.lead(turn, progress) as life:
+            life.open(watch=turn == 0)
+            life.settle(_LATER_WARM_UP if turn else longest_warm_up(seconds))
+            cost = life.ready - life.begun
+            if turn == 0 and (smoke() or cost >= seconds):
+                lives, each = 1, seconds
+            elif turn == 1:
+                is_dear = (_LIVES - 1) * cost > left
+                lives = max(2, 1 + int(left / cost)) if is_dear else _LIVES
+                each *= (_LIVES - 1) / (lives - 1)
+            left -= cost
+            progress.begin(turn, lives, each)
+            yield life, each
+        turn += 1
+
+
+def longest_warm_up(seconds: float) -> float:
+    """Return how long warm-up may last when this many seconds are to be measured."""
+    return max(0.5, min(seconds, _LONGEST_WARM_UP))
+
+
+def _rate_so_far(life: Life) -> float:
+    latest = life.blocks[-50:]
+    seconds = math.fsum(block.seconds for block in latest)
+    return math.fsum(block.items for block in latest) / max(seconds, 1e-12)
+
+
+@contextlib.contextmanager
+def _noting_end(
+    variants: Sequence[Variant], progress: Progress
+) -> Generator[None, None, None]:
+    """Note how a measurement ended; one may be stopped while it waits, too."""
+    try:
+        yield
+    except Stopped:
+        for variant in variants:
+            variant.outcome = "stopped"
+    for variant in variants:
+        if progress.disturbed and variant.outcome == "complete":
+            variant.outcome = "disturbed"
+
+
+@contextlib.contextmanager
+def _taking_turn(
+    variants: Sequence[Variant], progress: Progress
+) -> Generator[None, None, None]:
+    """Measure when it is our turn; note beside which load."""
+    with take_turn(progress), contextlib.ExitStack() as stack:
+        for variant in variants:
+            stack.enter_context(contextlib.closing(variant))
+        before = system.read_load()
+        try:
+            yield
+        finally:
+            conditions = system.describe_load(before, system.read_load())
+            for variant in variants:
+                variant.conditions = conditions
+
+
+def compare(
+    experiment: object,
+    /,
+    *,
+    of: str = SPEED,
+    seconds: float | None = 4.0,
+    repeats: int = REPEATS,
+    within: float | None = None,
+    on: Place | list[Place] | None = None,
+    patient: bool = False,
+    title: str | None = None,
+    **choices: object,
+) -> Comparison:
+    """Compare every combination of the choices by turns; the first is the baseline.
+
+    Lists and ranges are choices, everything else is a value. `experiment` may also be
+    a dict of experiments by name. `seconds` is the total; `seconds=None` runs each
+    generator to its end, `repeats` times. `of` names what is compared: a quantity or a
+    metric, which needs `within`, the difference that counts as the same. `on` is where
+    they run, `ranks` for one, or a choice: `on=[ranks[:1], ranks]`.
+    `patient=True` goes on to three times the budget where the interval is wide. `title`
+    stands above reports and pictures in place of the finding.
+    Raises ExperimentError where something cannot be compared.
+
+    >>> def add(*, upto=1000):
+    ...     while True:
+    ...         yield sum(range(upto)) and 1
+    >>> compare(add, upto=[1000, 100_000], seconds=2.0).ratio.value < 0.5
+    True
+    """
+    request = Request(of, seconds, repeats, within, patient, title)
+    with named("compare()"):
+        request.check()
+        variants = make_variants(experiment, check_places(on), choices)
+    names = " · ".join(variant.label for variant in variants)
+    with Progress(f"comparing {names}"[:100]) as progress:
+        return compare_watched(variants, progress, request)
+
+
+def compare_watched(
+    variants: Sequence[Variant], progress: Progress, request: Request
+) -> Comparison:
+    """Compare what `compare` was asked for, while somebody watches the progress.
+
+    First lives of all, then pairs of turns, every challenger in turn: one pair always;
+    five, which may take three times the budget; then for as long as its interval is not
+    narrow. The verdict never decides when to stop.
+    """
+    whole = request.seconds is None
+    with _noting_end(variants, progress), _taking_turn(variants, progress):
+        if request.seconds is None or request.of != SPEED:
+            _compare_starts(variants, progress, request)
+        else:
+            budget = Budget(variants, progress, request.seconds, request.patient)
+            for variant in variants:
+                _look(variant, budget)
+            sides = budget.make_sides()
+            turns = itertools.count()
+            loops = [_alternate(side, turns, budget) for side in sides]
+            while chosen := [n for n, side in enumerate(sides) if budget.allows(side)]:
+                for number in chosen:
+                    begun = clock.CLOCK.wall()
+                    next(loops[number]), next(loops[number])
+                    budget.finish_pair(sides[number], clock.CLOCK.wall() - begun)
+                progress.report(lambda: _make_trials(variants))
+    trials = [make_trial(variant, whole_runs=whole) for variant in variants]
+    labels = [variant.label for variant in variants]
+    made = Comparison(trials, labels, request.of, request.within, request.title)
+    if request.is_kept:
+        JOURNAL.extend([*trials, made])
+    return made
+
+
+def _look(variant: Variant, budget: Budget) -> None:
+    """Lead a first life, alone: what a start and a block cost, and whether it rests.
+
+    It is timed for at least as long as any later one: it sees what those would not.
+    """
+    with variant.lead(COLD, budget.progress) as life:
+        life.open(watch=True)
+        life.settle(longest_warm_up(budget.seconds))
+        life.pause_to_look()
+        begun = clock.CLOCK.wall()
+        while True:
+            life.block()
+            if budget.has_seen_enough(variant, life, clock.CLOCK.wall() - begun):
+                break
+        closing = clock.CLOCK.wall()
+        started = life.ready - life.begun
+    variant.rests = life.rests
+    variant.start_seconds = started + clock.CLOCK.wall() - closing
+    budget.begun += started
+
+
+def _alternate(side: Side, turns: Iterator[int], budget: Budget) -> Iterator[None]:
+    """Lead lives of a baseline and a challenger, for ever; yield after each turn.
+
+    Who starts first changes from turn to turn. Two that rest live side by side: their
+    blocks follow each other as A B B A or B A A B, drawn, and the other way round in
+    the twin turn. Others are led alone, one after the other.
+    """
+    pair, order = (side.baseline, side.challenger), random.Random(0)
+    while True:
+        outside = [order.randrange(2) for _ in range(budget.plan_rounds(side))]
+        for swapped in (0, 1):
+            turn, (one, other) = next(turns), (pair[swapped], pair[1 - swapped])
+            if not _can_live_together(one, other):
+                for variant in (one, other):
+                    with variant.lead(turn, budget.progress) as life:
+                        life.open()
+                        life.settle(_LATER_WARM_UP)
+                        life.skip(_choose_phase(turn, variant))
+                        for _ in range(budget.plan_blocks(variant)):
+                            life.block()
+                yield
+                continue
+            with one.lead(turn, budget.progress) as first:
+                first.open()
+                first.settle(_LATER_WARM_UP)
+                first.skip(_choose_phase(turn, one))
+                first.pause()
+                with other.lead(turn, budget.progress, beside=first) as second:
+                    second.open()
+                    second.settle(_LATER_WARM_UP)
+                    second.skip(_choose_phase(turn, other))
+                    running = second
+                    for life in _order_blocks((first, second), outside):
+                        if not running.rests:
+                            break
+                        if life is not running:
+                            running.pause()
+                            life.resume()
+                            running = life
+                        life.block()
+            one.rests, other.rests = first.rests, second.rests
+            _leave_out_restless(pair)
+            yield
+
+
+def _can_live_together(one: Variant, other: Variant) -> bool:
+    """Return whether nothing of either goes on, or is set, between its steps."""
+    return bool(one.rests and other.rests and one.settings == other.settings)
+
+
+def _choose_phase(turn: int, variant: Variant) -> int:
+    """Return how many steps a life skips, so that slow ones come early and late.
+
+    Every life begins alike; one that ends just after its first slow step, or just
+    before it, would always do so.
+    """
+    return int(_GOLDEN * turn % 1 * variant.stretch * variant.steps)
+
+
+def _order_blocks(lives: Sequence[Life], outside: Sequence[int]) -> Iterator[Life]:
+    """Yield whose block is next: in each round one has the outer two."""
+    for number in outside:
+        outer, inner = lives[number], lives[1 - number]
+        yield from (outer, inner, inner, outer)
+
+
+def _leave_out_restless(pair: Sequence[Variant]) -> None:
+    """Take out the turns that somebody led side by side who no longer rests."""
+    restless = [variant for variant in pair if not variant.rests]
+    turns = {life.turn for v in restless for life in v.lives if life.beside}
+    for variant in pair:
+        variant.lives = [life for life in variant.lives if life.turn not in turns]
+
+
+def _compare_starts(
+    variants: Sequence[Variant], progress: Progress, request: Request
+) -> None:
+    """Compare whole runs, set-ups or memory: the orders A B and B A by turns.
+
+    Each variant is first started once, and that is not compared: a first start loads
+    libraries.
+    """
+    whole = request.seconds is None
+    count = 2 if smoke() else request.repeats if whole else _STARTS
+    for variant in variants:
+        with variant.lead(COLD, progress) as life:
+            life.open(watch=True)
+            if request.seconds is None:
+                life.skip(1)
+            else:
+                life.settle(longest_warm_up(request.seconds))
+            life.read_memory()
+    baseline, *challengers = variants
+    for index, challenger in enumerate(challengers):
+        progress.begin(index, len(challengers))
+        for repeat in range(count):
+            pair = (baseline, challenger)
+            for variant in pair if repeat % 2 == 0 else pair[::-1]:
+                turn, seed = index * count + repeat, repeat if whole else 0
+                with variant.lead(turn, progress, seed=seed) as life:
+                    _start_once(life, request)
+            progress.expect((repeat + 1) / count)
+
+
+def _start_once(life: Life, request: Request) -> None:
+    """Do what is compared: a start, one with its memory, or a whole run."""
+    life.open(watch=request.of == MEMORY)
+    if request.of == MEMORY and request.seconds is not None:
+        life.settle(longest_warm_up(request.seconds))
+    life.read_memory()
+    if request.seconds is None:
+        life.to_the_end(_MOST_STEPS_IN_SMOKE if smoke() else math.inf)
+        if request.of not in QUANTITIES and request.of not in life.metrics:
+            raise ExperimentError(
+                f"compare(): {life.variant.call} yields no metric {request.of!r} "
+                f"(it yields {', '.join(life.metrics) or 'none'}).\n"
+                f'Yield it with each step: yield n, {{"{request.of}": value}}; or '
+                f"compare a quantity: {', '.join(QUANTITIES)}."
+            )
+
+
+def _make_trials(variants: Sequence[Variant]) -> dict[str, Trial]:
+    timed = [v for v in variants if any(life.turn != COLD for life in v.lives)]
+    return {v.label: make_trial(v, whole_runs=False) for v in timed}

@@ -1,0 +1,405 @@
+"""`Ratio`: how a variant compares with the baseline, from the blocks of both.
+
+Or why there is no verdict, and what helps.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kit import stats
+from kit.life import COLD, Block, Life
+from kit.stats import Estimate
+from kit.trial import Trial, rate
+
+SPEED, SETUP, MEMORY = "items_per_second", "setup_seconds", "peak_memory_bytes"
+#: Fewer pairs of turns count as single turns.
+_LEAST_PAIRS = 5
+#: Cores that other programs used, cores per driving thread above which an experiment
+#: computes with several threads, waiting threads, seconds given to other guests, share
+#: of the time that a quota stopped us and blocks too short to tell whom.
+_BUSY, _SEVERAL, _WAITING, _STOLEN = 0.1, 1.2, 0.05, 0.02
+_THROTTLED, _SHORT_BLOCK_SECONDS = 0.05, 0.2
+#: How much the ratio in first, longer lives may differ from that in later ones.
+_CHANGED = 1.2
+
+
+class Quantity(NamedTuple):
+    """How a quantity is said: two verdicts, a sentence, a unit."""
+
+    above: str
+    below: str
+    sentence: str
+    unit: str
+
+
+QUANTITIES = {
+    SPEED: Quantity(
+        "faster", "slower", "{a} is {ratio} as fast as {b}", "items per second"
+    ),
+    "run_seconds": Quantity(
+        "more", "less", "{a} takes {ratio} the time of {b}", "seconds per run"
+    ),
+    SETUP: Quantity(
+        "more", "less", "{a} takes {ratio} the set-up time of {b}", "seconds of set-up"
+    ),
+    MEMORY: Quantity(
+        "more", "less", "{a} adds {ratio} the memory of {b}", "bytes of peak memory"
+    ),
+}
+
+
+def unit_of(of: str) -> str:
+    """Return a quantity's unit in words; a metric is its own."""
+    return QUANTITIES[of].unit if of in QUANTITIES else of
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Variant over baseline of the compared quantity, or a metric's difference.
+
+    `low` and `high` bound the 95 % interval. `verdict` is faster, slower (more, less),
+    same or cannot tell; `reason` says why it cannot tell and what to do, or what to
+    know about the figure.
+    """
+
+    value: float
+    low: float
+    high: float
+    verdict: str
+    reason: str = ""
+    unit: str = "×"
+
+    @property
+    def middle(self) -> float:
+        """The logarithm of a ratio, a difference as it is: what is symmetric."""
+        return self._scaled(self.value)
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval, on the scale of `middle`."""
+        return (self._scaled(self.high) - self._scaled(self.low)) / 2
+
+    def _scaled(self, value: float) -> float:
+        if self.unit != "×":
+            return value
+        return math.log(value) if value > 0 else math.nan
+
+    def __str__(self) -> str:
+        if self.unit == "×":
+            low, high = write_ratio(self.low), write_ratio(self.high)
+            return f"{write_ratio(self.value)} × [{low}, {high}]"
+        return f"{self.value:+.3g} [{self.low:+.3g}, {self.high:+.3g}]"
+
+
+def write_ratio(value: float) -> str:
+    """Write a ratio with three significant digits, or with all up to a million.
+
+    >>> write_ratio(0.98765), write_ratio(1312.4), write_ratio(2.5e17)
+    ('0.988', '1,312', '2.5e+17')
+    """
+    return f"{value:,.0f}" if 999.5 <= value < 1e6 else f"{value:.3g}"
+
+
+def read_values(trial: Trial, of: str) -> dict[int, float]:
+    """Return a quantity of each life by its turn, the cold start's too."""
+    if of == SETUP:
+        return {life.turn: life.setup_seconds for life in trial.lives}
+    if of == MEMORY:
+        known = [life for life in trial.lives if life.memory_bytes is not None]
+        return {life.turn: float(life.memory_bytes or 0) for life in known}
+    if of not in QUANTITIES:
+        return {x.turn: x.metrics[of][-1] for x in trial.lives if x.metrics.get(of)}
+    timed = [life for life in trial.lives if life.blocks]
+    if of == SPEED:
+        return {life.turn: rate(life) for life in timed}
+    return {life.turn: sum(b.seconds for b in life.blocks) for life in timed}
+
+
+def quantity_of(trial: Trial, of: str) -> tuple[float, float, float]:
+    """Return a quantity of one trial with its 95 % interval."""
+    if of == SPEED:
+        return (trial.items_per_second, *trial.interval)
+    values = read_values(trial, of)
+    later = [value for turn, value in values.items() if turn != COLD]
+    return tuple(stats.student_interval(later or [*values.values()]))
+
+
+def compare_trials(
+    baseline: Trial,
+    variant: Trial,
+    of: str = SPEED,
+    within: float | None = None,
+    *,
+    confidence: float = 0.95,
+) -> Ratio:
+    """Compute the ratio of two trials that were measured by turns.
+
+    Lives with equal turns belong together. Rates: the pseudo-median of the log-ratios
+    of neighbouring blocks in each pair of turns, one of either order, and Student's t
+    over the pairs (over turns where there are fewer than five pairs); totals instead of
+    blocks where rare slow steps make a difference. Whole runs, set-ups, memory:
+    Student's t over turns, on the log scale. Metrics: Student's t over differences.
+    """
+    if of not in QUANTITIES:
+        return _difference(baseline, variant, of, within or 0.0, confidence)
+    if of == SPEED and not baseline.whole_runs:
+        return _compare_rates(baseline, variant, confidence)
+    pairs = _pair(baseline, variant, of)
+    if not pairs:
+        return _unknown("nothing was measured in both; run it again for longer")
+    if any(not (a > 0 and b > 0) for a, b in pairs):
+        return _unknown(
+            f"{of} is zero in at least one run, so there is no ratio; compare "
+            "experiments that add some"
+        )
+    logs = [math.log(b / a) for a, b in pairs]
+    estimate = stats.student_interval(logs, confidence)
+    return _conclude((baseline, variant), of, estimate)
+
+
+def _compare_rates(baseline: Trial, variant: Trial, confidence: float) -> Ratio:
+    """Compute the ratio of rates; a first life may tell another story."""
+    trials = (baseline, variant)
+    estimate, typical, note = _estimate_rates(*trials, confidence)
+    change, reach = _find_change(*trials, estimate, typical)
+    if change and _judge(reach, SPEED)[0] == "cannot tell":
+        doubt = (
+            f"{change}: its speed changes on the way, or starts leave something "
+            "behind; compare whole runs (seconds=None), or measure much longer"
+        )
+        return _conclude(trials, SPEED, estimate, doubt=doubt)
+    also = f"{change}: a long run may differ" if change else ""
+    note = "; ".join(filter(None, (note, also)))
+    return _conclude(trials, SPEED, estimate, note)
+
+
+def _conclude(
+    trials: tuple[Trial, Trial],
+    of: str,
+    estimate: Estimate,
+    note: str = "",
+    doubt: str = "",
+) -> Ratio:
+    """Make a ratio of its logarithm's estimate; no verdict where there is doubt."""
+    verdict, reason = _judge(estimate, of)
+    if verdict == "cannot tell" and (cause := explain_width(trials)):
+        reason += f"; {cause}"
+    for found in (doubt, *(find_doubt(trial, of) for trial in trials)):
+        if found:
+            verdict, reason = "cannot tell", found
+    return Ratio(*map(math.exp, estimate), verdict, reason or note)
+
+
+def _judge(estimate: Estimate, of: str) -> tuple[str, str]:
+    """Return the verdict on a ratio's interval, and why there is none."""
+    low, high = math.exp(estimate.low), math.exp(estimate.high)
+    if math.isnan(low) or math.isnan(high):
+        reason = "one pair has no interval; ask for more seconds or repeats"
+        return "cannot tell", reason
+    above, below, *_ = QUANTITIES[of]
+    verdict = stats.judge_ratio(low, high, above=above, below=below)
+    if verdict != "cannot tell":
+        return verdict, ""
+    if low > 1 or high < 1:
+        return verdict, (
+            "there is a difference, but it may be below 2 %; measure longer "
+            "(seconds=…) if that matters"
+        )
+    # An interval shrinks with the square root of time.
+    width = math.log(high / low)
+    longer = max(2, math.ceil((width / (2 * math.log(stats.SAME))) ** 2))
+    advice = "quiet the machine, or look for what changes from step to step"
+    if longer <= 50:
+        advice = f"measure about {longer} times as long (seconds=…)"
+    return verdict, f"the interval holds both a gain and a loss; {advice}"
+
+
+def _unknown(reason: str) -> Ratio:
+    return Ratio(math.nan, math.nan, math.nan, "cannot tell", reason)
+
+
+def _estimate_rates(
+    baseline: Trial, variant: Trial, confidence: float
+) -> tuple[Estimate, Estimate, str]:
+    """Estimate the log-ratio of speeds, that of typical blocks; say what to know."""
+    logs = _read_turns(baseline, variant)
+    # Two turns, one of either order, count as one value; few of them as two.
+    groups = [[t, t + 1] for t in sorted(logs) if t % 2 == 0 and t + 1 in logs]
+    note = ""
+    if len(groups) < _LEAST_PAIRS:
+        groups, note = [[t] for t in sorted(logs)], f"from {len(logs)} turns of each"
+    typical = [
+        stats.pseudo_median([x for turn in group for x in logs[turn][0]])
+        for group in groups
+    ]
+    total = [statistics.fmean(logs[turn][1] for turn in group) for group in groups]
+    by_block = stats.student_interval(typical, confidence)
+    by_total = stats.student_interval(total, confidence)
+    gaps = [t - m for t, m in zip(total, typical, strict=True)]
+    gap = stats.student_interval(gaps, confidence)
+    if not abs(gap.value) > math.log(stats.SAME):
+        return by_block, by_block, note if logs else ""
+    alone = f"the typical step alone would give {math.exp(by_block.value):.3g} ×"
+    if gap.low > 0 or gap.high < 0:
+        return by_total, by_block, f"rare slow steps decide it: {alone}"
+    # A stumble of the machine, or steps that are slow so seldom that few were seen.
+    low, high = min(by_block.low, by_total.low), max(by_block.high, by_total.high)
+    note = "a few slow steps may decide it: measure longer to see more of them"
+    return Estimate(by_block.value, low, high), by_block, note
+
+
+def _read_turns(
+    baseline: Trial, variant: Trial
+) -> dict[int, tuple[list[float], float]]:
+    """Return log-ratios of neighbouring blocks, and of totals, by turn.
+
+    A life that was led alone has no neighbour: there it is the ratio of totals.
+    """
+    partners, found = {life.turn: life for life in baseline.lives}, {}
+    for b in variant.lives:
+        a = partners.get(b.turn)
+        if b.turn != COLD and a is not None and a.blocks and b.blocks:
+            total = math.log(rate(b) / rate(a))
+            found[b.turn] = _neighbours(a, b) if b.beside else [total], total
+    return found
+
+
+def _neighbours(a: Life, b: Life) -> list[float]:
+    return [
+        math.log(second.items / second.seconds * first.seconds / first.items)
+        for first, second in zip(a.blocks, b.blocks, strict=False)
+    ]
+
+
+def _pair(baseline: Trial, variant: Trial, of: str) -> list[tuple[float, float]]:
+    """Return (baseline, variant) of the quantity, turn by turn."""
+    a, b = read_values(baseline, of), read_values(variant, of)
+    return [(a[t], b[t]) for t in sorted(a.keys() & b.keys()) if t != COLD]
+
+
+def _difference(
+    baseline: Trial, variant: Trial, metric: str, within: float, confidence: float
+) -> Ratio:
+    differences = [b - a for a, b in _pair(baseline, variant, metric)]
+    if not differences:
+        return _unknown("nothing was measured in both; run it again")
+    value, low, high = stats.student_interval(differences, confidence)
+    if any(map(math.isnan, (value, low, high))):
+        reason = f"{metric} has no interval here: it needs two runs or more with values"
+        return Ratio(value, low, high, "cannot tell", reason, unit=metric)
+    verdict = stats.judge_difference(low, high, within)
+    wide = f"the interval is wider than ±{within:g}; ask for more repeats"
+    return Ratio(value, low, high, verdict, wide * (verdict == "cannot tell"), metric)
+
+
+# Why there is no verdict
+
+
+def find_doubt(trial: Trial, of: str) -> str:
+    """Return why no verdict may rest on this trial, or nothing."""
+    if trial.outcome == "disturbed":
+        return "other cells ran meanwhile; run it again alone"
+    if trial.outcome == "stopped":
+        return "it was stopped before the end; run it again"
+    if of != SPEED or trial.whole_runs:
+        return ""
+    if trial.outcome == "not settled":
+        return (
+            f"{trial.heading()} never settled: its speed still changed when warm-up "
+            "ended; measure longer"
+        )
+    seen = defaultdict(float, {"cores_per_thread": 1.0} | trial.conditions)
+    several = seen["cores_per_thread"] > _SEVERAL
+    if several and seen["others_cores"] > _BUSY and seen["waiting"] > _WAITING:
+        busy = f"other programs used {seen['others_cores']:.1f} cores while several"
+        if any(block.rank_seconds for block in trial.blocks):
+            return f"{busy} ranks were measured, which wait for each other; close them"
+        return (
+            f"{busy} threads were measured; close them, or set torch.set_num_threads(1)"
+        )
+    walls = [b.wall_seconds for x in trial.lives if x.turn != COLD for b in x.blocks]
+    short = min(walls, default=math.inf) < _SHORT_BLOCK_SECONDS
+    if short and seen["throttled"] > _THROTTLED:
+        return (
+            f"a quota stopped this process {seen['throttled']:.0%} of the time, and "
+            "blocks are too short to tell whom it hit; use fewer threads or workers, "
+            "or run it again"
+        )
+    return ""
+
+
+def _find_change(
+    baseline: Trial, variant: Trial, log_ratio: Estimate, typical: Estimate
+) -> tuple[str, Estimate]:
+    """Return whose speed depends on how long it runs, and how far that may reach.
+
+    The first life of each is longer than the others, and alone. Where all of it, or its
+    last third, tells a ratio that is off by over a fifth, and by more than lives differ
+    anyway, then speed changes on the way (a queue that starts full, a step that grows,
+    rare slow steps), or later starts find what the first one left behind. A longer run
+    may be off by more: the interval is stretched by twice as much, towards that ratio.
+    """
+    lives = [_read_lives(trial) for trial in (baseline, variant)]
+    if math.isnan(log_ratio.high) or not all(lives):
+        return "", log_ratio
+    pairs = len([life for life in variant.lives if life.turn != COLD]) / 2
+    basis = typical if log_ratio.value == typical.value else log_ratio
+    # One life beside the mean of so many pairs of lives.
+    most = limit = max(
+        math.log(_CHANGED), (basis.high - basis.value) * math.sqrt(2 * (pairs + 1))
+    )
+    low, high, message = log_ratio.low, log_ratio.high, ""
+    for part, expected in enumerate((log_ratio.value, typical.value)):
+        (early_a, later_a), (early_b, later_b) = lives[0][part], lives[1][part]
+        off = math.log(early_b / early_a) - expected
+        if abs(off) <= limit:
+            continue
+        low = min(low, log_ratio.low + 2 * off)
+        high = max(high, log_ratio.high + 2 * off)
+        if abs(off) > most:
+            most = abs(off)
+            changes = (early_a / later_a, baseline), (early_b / later_b, variant)
+            change, trial = max(changes, key=lambda pair: abs(math.log(pair[0])))
+            message = (
+                f"{trial.heading()} ran {change:.2g} × as fast in "
+                f"{'the end of ' * part}its first, longer life as in later ones"
+            )
+    return message, Estimate(log_ratio.value, low, high)
+
+
+def _read_lives(trial: Trial) -> list[tuple[float, float]]:
+    """Return the rate of the first life beside that of later ones, whole and typical.
+
+    Whole: over all blocks; typical: the median block, of the first life in its last
+    third. Empty where there is no longer first life.
+    """
+    first = [b for x in trial.lives if x.turn == COLD for b in x.blocks]
+    later = [b for x in trial.lives if x.turn != COLD for b in x.blocks]
+    if not first or not later:
+        return []
+    late = first[-max(1, len(first) // 3) :]
+    whole = rate(Life(0, blocks=first)), rate(Life(0, blocks=later))
+    return [whole, (_typical(late), _typical(later))]
+
+
+def _typical(blocks: Sequence[Block]) -> float:
+    return statistics.median(block.items / block.seconds for block in blocks)
+
+
+def explain_width(trials: Sequence[Trial]) -> str:
+    """Return what made an interval wide and what helps, as far as it was seen."""
+    names = ("others_cores", "stolen", "throttled")
+    seen = {n: max(trial.conditions.get(n, 0.0) for trial in trials) for n in names}
+    if seen["others_cores"] > _BUSY:
+        return f"other programs used {seen['others_cores']:.1f} cores: close them"
+    if seen["stolen"] > _STOLEN:
+        return "the host gave time to other guests: measure at another time"
+    if seen["throttled"] > _THROTTLED:
+        return "a quota stopped this process now and then: use fewer threads or workers"
+    return ""

@@ -1,0 +1,374 @@
+"""Trials on disk: JSON with a format number and a checksum, never pickle.
+
+A file is written whole or not at all, and never half-loaded. `recorded` finds what was
+recorded of a chapter; `tutorials/scripts/record.py` records it.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kit.comparison import Comparison
+from kit.experiment import Experiment, source_of
+from kit.figures import format_value
+from kit.life import Block, Life
+from kit.machine import Machine
+from kit.trial import JOURNAL, Trial
+
+#: What is written, and the only one that is read.
+FORMAT = 4
+#: What is kept of a trial, beside its machine and its lives; of a life, beside its
+#: blocks; and of a block, which is a row of these.
+_TRIAL = {f.name for f in dataclasses.fields(Trial)} - {"machine", "lives"}
+_LIFE = ("turn", "setup_seconds", "memory_bytes", "settled", "beside", "metrics")
+_BLOCK = ("seconds", "wall_seconds", "items", "steps")
+_BLOCK += ("excluded_seconds", "rank_seconds")
+_NAME_A_FILE = "Name a file that kit.save() or tutorials/scripts/record.py wrote."
+_EARLIER = "Recorded with an earlier version of the experiment."
+
+
+class RecordingError(Exception):
+    """A recording cannot be read or written; names the file."""
+
+
+class Recording(NamedTuple):
+    """All that one file holds; claims are their fields as plain values."""
+
+    trials: list[Trial]
+    comparisons: list[Comparison]
+    claims: list[dict[str, Any]]
+
+
+# Writing
+
+
+def save(trials: Iterable[Trial], path: str | os.PathLike[str]) -> None:
+    """Write trials to a JSON file, whole or not at all.
+
+    Raises RecordingError where the file cannot be written.
+    """
+    write(Recording(list(trials), [], []), path)
+
+
+def write(recording: Recording, path: str | os.PathLike[str]) -> None:
+    """Write a recording to a JSON file, whole or not at all."""
+    trials, machines = recording.trials, []
+    for trial in trials:
+        if (machine := trial.machine.to_dict()) not in machines:
+            machines.append(machine)
+    numbers = {id(trial): number for number, trial in enumerate(trials)}
+    content = {
+        "format": FORMAT,
+        "machines": machines,
+        "trials": [
+            {
+                **_write_fields(trial, sorted(_TRIAL)),
+                "lives": [_write_life(life) for life in trial.lives],
+                "machine": machines.index(trial.machine.to_dict()),
+            }
+            for trial in trials
+        ],
+        "comparisons": [
+            {
+                **_write_fields(comparison, ("of", "within", "labels")),
+                "trials": [numbers[id(trial)] for trial in comparison.trials],
+            }
+            for comparison in recording.comparisons
+        ],
+        "claims": recording.claims,
+    }
+    text = _lay_out({**content, "checksum": compute_checksum(content)})
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        replace_text(Path(path), text)
+    except OSError as error:
+        raise RecordingError(
+            f"{path}: cannot be written ({error.strerror or error}).\n"
+            "Choose a folder that you may write to, with room left; nothing was "
+            "changed."
+        ) from error
+
+
+def _write_fields(owner: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: _plain(getattr(owner, name)) for name in names}
+
+
+def _write_life(life: Life) -> dict[str, Any]:
+    rows = [[getattr(block, name) for name in _BLOCK] for block in life.blocks]
+    return {**_write_fields(life, _LIFE), "blocks": rows}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it.
+
+    A tuple is a list, nan is null, infinity is tagged, the rest is its repr.
+    """
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else {"float": repr(value)}
+    simple = isinstance(value, (str, int, float, type(None)))
+    return value if simple else format_value(value, 1000)
+
+
+def _lay_out(content: Mapping[str, Any]) -> str:
+    """Return JSON with one life a line, so that a change can be seen in a diff.
+
+    Within a text, quotation marks are escaped: what is replaced is none.
+    """
+    text = json.dumps(content, allow_nan=False)
+    return text.replace('}, {"', '},\n{"').replace(': [{"', ': [\n{"') + "\n"
+
+
+def compute_checksum(content: Mapping[str, Any]) -> str:
+    """Return what tells whether a recording was changed by hand."""
+    rest = {key: value for key, value in content.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file in one stroke: nobody ever sees half of it."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write_journal(path: str | os.PathLike[str]) -> None:
+    """Write all that was measured and claimed in this process to a JSON file.
+
+    What was stopped is left out: readers would take it for the whole measurement.
+    """
+    entries: list[Any] = [entry for entry in JOURNAL if not _was_stopped(entry)]
+    trials = [entry for entry in entries if isinstance(entry, Trial)]
+    comparisons = [entry for entry in entries if isinstance(entry, Comparison)]
+    claims = [
+        {**claim.to_dict(), "comparison": number, "label": label}
+        for claim in entries
+        for number, comparison in enumerate(comparisons)
+        for label, ratio in comparison.ratios.items()
+        if hasattr(claim, "to_dict") and claim.ratio is ratio
+    ]
+    write(Recording(trials, comparisons, claims), path)
+
+
+def _was_stopped(entry: Any) -> bool:
+    trials = [entry] if isinstance(entry, Trial) else getattr(entry, "trials", [])
+    return any(trial.outcome == "stopped" for trial in trials)
+
+
+# Reading
+
+
+def load(path: str | os.PathLike[str]) -> list[Trial]:
+    """Read the trials of a JSON file, of `save` or `tutorials/scripts/record.py`.
+
+    Raises RecordingError naming the file where its format is another, or its checksum
+    says that anything in it is not as it was written.
+    """
+    return read(path).trials
+
+
+def read(path: str | os.PathLike[str]) -> Recording:
+    """Read a whole recording; see `load` for errors."""
+    content = _read_content(Path(path))
+    machines = [Machine.from_dict(row) for row in content["machines"]]
+    trials = [_read_trial(row, machines) for row in content["trials"]]
+    comparisons = [
+        Comparison(**{**row, "trials": [trials[number] for number in row["trials"]]})
+        for row in content["comparisons"]
+    ]
+    return Recording(trials, comparisons, content["claims"])
+
+
+def _read_content(path: Path) -> dict[str, Any]:
+    """Return what a file holds, which is as it was written."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordingError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).\n"
+            f"{_NAME_A_FILE} If it was cut off, record it again."
+        ) from error
+    if not isinstance(content, dict) or "format" not in content:
+        said = f"has no format, so this is not a recording.\n{_NAME_A_FILE}"
+    elif content["format"] != FORMAT:
+        said = (
+            f"its format is {content['format']!r}, and this version of the kit reads "
+            f"{FORMAT}.\nUpdate the kit, which may be older than the file, or record "
+            "it again."
+        )
+    elif content.get("checksum") != compute_checksum(content):
+        said = (
+            "its checksum does not match, so it was changed after recording.\n"
+            "Record it again, or take the file as it was."
+        )
+    else:
+        return content
+    raise RecordingError(f"{path}: {said}")
+
+
+def _read_trial(row: Mapping[str, Any], machines: list[Machine]) -> Trial:
+    lives = [_read_life(life) for life in row["lives"]]
+    machine, knobs = machines[row["machine"]], _value(row["knobs"])
+    return Trial(**{**row, "machine": machine, "lives": lives, "knobs": knobs})
+
+
+def _read_life(row: Mapping[str, Any]) -> Life:
+    blocks = [Block(**dict(zip(_BLOCK, b, strict=True))) for b in row["blocks"]]
+    metrics = {name: [*map(_number, each)] for name, each in row["metrics"].items()}
+    setup = _number(row["setup_seconds"])
+    return Life(**{**row, "blocks": blocks, "metrics": metrics, "setup_seconds": setup})
+
+
+def _number(plain: Any) -> float:
+    return math.nan if plain is None else _value(plain)
+
+
+def _value(plain: Any) -> Any:
+    """Return what `_plain` was given, lists as tuples."""
+    if isinstance(plain, list):
+        return tuple(map(_value, plain))
+    if isinstance(plain, dict):
+        if plain.keys() == {"float"}:
+            return float(plain["float"])
+        return {key: _value(inner) for key, inner in plain.items()}
+    return plain
+
+
+# Finding
+
+
+def recorded(
+    name: str,
+    *,
+    machine: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+) -> list[Trial]:
+    """Return the trials of "chapter/experiment" that were recorded on other machines.
+
+    The newest recording of each machine counts; `machine` picks one by name. `folder`
+    defaults to the nearest `tutorials/recordings` or `recordings` upward. A trial whose
+    experiment has changed since says so in its notes. Empty where there is none.
+    """
+    chapter, _, experiment = name.partition("/")
+    if not experiment:
+        raise RecordingError(
+            f"recorded(): {name!r} does not name an experiment of a chapter.\n"
+            'Write it as "00_start_here/train".'
+        )
+    where = Path(folder) if folder is not None else _nearest_folder()
+    if where is None:
+        return []
+    definitions = notebook_definitions(where.parent / f"{chapter}.ipynb")
+    found = []
+    for trial in itertools.chain.from_iterable(map(load, _newest(where, chapter))):
+        if trial.experiment == experiment and machine in (None, trial.machine.name):
+            if definitions is not None and not is_current(trial.source, definitions):
+                trial = dataclasses.replace(trial, notes=[*trial.notes, _EARLIER])
+            found.append(trial)
+    return found
+
+
+def find_recorded(experiment: Experiment, fixed: Mapping[str, object]) -> list[Trial]:
+    """Return what was recorded of just this experiment, in whichever chapter.
+
+    The newest recording of each chapter and machine counts, in the nearest folder of
+    recordings; of equal knobs, the latest trial. `fixed` are knobs that must have been
+    the same. An experiment that has changed since has none. Files that cannot be read
+    are left out.
+    """
+    definitions = _definitions(source_of(experiment.function))
+    where, wanted = _nearest_folder(), _value(_plain(dict(fixed)))
+    found: dict[tuple[str, str], Trial] = {}
+    for path in _newest(where, "*") if where and definitions else ():
+        with contextlib.suppress(RecordingError):
+            for trial in load(path):
+                same = trial.experiment == experiment.name and all(
+                    trial.knobs.get(knob) == value for knob, value in wanted.items()
+                )
+                if same and is_current(trial.source, definitions):
+                    found[trial.machine.name, repr(trial.knobs)] = trial
+    return list(found.values())
+
+
+def _nearest_folder() -> Path | None:
+    """Return the nearest `tutorials/recordings` or `recordings`, going upward."""
+    names = "tutorials/recordings", "recordings"
+    parents = (Path.cwd(), *Path.cwd().parents)
+    places = (parent / name for parent in parents for name in names)
+    return next(filter(Path.is_dir, places), None)
+
+
+def _newest(folder: Path, chapter: str) -> Iterable[Path]:
+    """Return the newest recording of each machine, by the dates in their names."""
+    paths = sorted(folder.glob(f"{chapter}__*__*.json"))
+    return {path.stem.rpartition("__")[0]: path for path in paths}.values()
+
+
+def is_current(source: str, definitions: Mapping[str, set[str]]) -> bool:
+    """Return whether every definition in a recorded source is still the same.
+
+    Comments and layout may differ.
+    """
+    known = _definitions(source).items()
+    return all(codes <= definitions.get(name, set()) for name, codes in known)
+
+
+def notebook_definitions(path: Path) -> dict[str, set[str]] | None:
+    """Return each top-level function and class of a notebook; None without one.
+
+    A name may be defined more than once: each version is one that can be current.
+    """
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError):
+        return None
+    codes = [cell_source(cell) for cell in cells if cell["cell_type"] == "code"]
+    return _definitions(*codes)
+
+
+def _definitions(*sources: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for source in sources:
+        with contextlib.suppress(SyntaxError):
+            for node in ast.parse(source).body:
+                if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                    found.setdefault(node.name, set()).add(ast.dump(node))
+    return found
+
+
+def cell_source(cell: Mapping[str, Any]) -> str:
+    """Return a cell's source as Python, with a call for each magic and shell line.
+
+    Of a cell that writes a file, it is what the file will hold.
+    """
+    source = "".join(cell["source"])
+    if source.startswith("%%writefile"):
+        return source.partition("\n")[2] if ".py" in source.splitlines()[0] else ""
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    return TransformerManager().transform_cell(source)

@@ -1,0 +1,412 @@
+"""What the system tells: child processes, memory, how busy others are, quotas."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+import psutil
+
+from kit import clock
+
+_ROOT = Path("/")
+_FORK_SERVER = "multiprocessing.forkserver"
+#: Helpers that Python and PyTorch share between everything in a process.
+_HELPERS = (
+    _FORK_SERVER,
+    "multiprocessing.resource_tracker",
+    "torch._inductor.compile_worker",
+    "torch_shm_manager",
+)
+_SECONDS_BETWEEN_LOOKS = 0.02
+#: A look takes milliseconds in a process with large libraries: it may use so much of
+#: one core.
+_MOST_OF_A_CORE = 0.1
+_IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")  # guests are in user, too
+
+
+# Child processes
+
+
+def find_children(besides: Collection[int] = ()) -> set[int]:
+    """Return the living descendants of this process, shared helpers left out.
+
+    A fork server is left out, the workers that it started are not. `besides` are native
+    ids of threads: what they have started is left out, too, where the system tells.
+    """
+    found: set[int] = set()
+    for child in _list_children(os.getpid(), besides) if _has_children() else ():
+        helper = _name_helper(child)
+        if not helper:
+            found.add(child)
+        if not helper or helper == _FORK_SERVER:
+            found |= find_descendants(child)
+    return find_alive(found)
+
+
+def find_descendants(pid: int) -> set[int]:
+    """Return the children of a process and theirs, those that have just ended too."""
+    children = _list_children(pid)
+    return set(children).union(*map(find_descendants, children))
+
+
+def find_alive(pids: Iterable[int]) -> set[int]:
+    """Return those of the processes that still run (zombies do not)."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            if psutil.Process(pid).status() not in ("zombie", "dead"):
+                found.add(pid)
+    return found
+
+
+def end(pids: Iterable[int]) -> None:
+    """End processes at once, and all that they have started."""
+    for pid in pids:
+        for each in (*find_descendants(pid), pid):
+            with contextlib.suppress(psutil.Error):
+                psutil.Process(each).kill()
+
+
+def name_process(pid: int) -> str:
+    """Return what a process calls itself, or "process"."""
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).name()
+    return "process"
+
+
+def read_children_seconds() -> float:
+    """Return the processor time that all descendants have used so far, in seconds.
+
+    Shared helpers count, and so do those that have ended and were waited for.
+    """
+    total = clock.read_ended_seconds()
+    for pid in find_descendants(os.getpid()):
+        with contextlib.suppress(psutil.Error):
+            total += sum(psutil.Process(pid).cpu_times()[:4])  # its ended children's
+    return total
+
+
+def _has_children() -> bool:
+    """Return whether there are any, living or not yet waited for; in a microsecond."""
+    if hasattr(os, "waitid"):
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+    return True
+
+
+def _list_children(pid: int, besides: Collection[int] = ()) -> list[int]:
+    """Return the direct children; psutil would look at every process there is."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            if int(thread) in besides:
+                continue
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+        return found
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
+def _name_helper(pid: int) -> str:
+    """Return the name of the shared helper that a child is, or ""."""
+    with contextlib.suppress(psutil.Error):
+        command = psutil.Process(pid).cmdline()
+        # A fork has our own command line, whatever stands there.
+        if command != psutil.Process().cmdline():
+            words = " ".join(command)
+            return next((name for name in _HELPERS if name in words), "")
+    return ""
+
+
+# Memory
+
+
+class MemoryWatch:
+    """Watch how far memory rises above where it was on entering.
+
+    Where an accelerator was used, the increase is the accelerator's. Else it is that
+    of this process and its children: on Linux the proportional set size (PSS), which
+    counts shared pages once, sampled up to fifty times a second, or this process's
+    own high-water mark where that is higher; elsewhere the resident size. In bytes.
+    Freed memory is given back first. Both take a while, so `in_a_hurry` nothing is
+    given back, and only this process's own mark is read.
+    """
+
+    def __init__(self, *, in_a_hurry: bool = False) -> None:
+        self.increase = self._start = self._peak = 0
+        self._in_a_hurry = in_a_hurry
+        self._done = threading.Event()
+        self._thread = threading.Thread(
+            target=self._look, name="kit memory", daemon=True
+        )
+
+    def __enter__(self) -> MemoryWatch:
+        if not self._in_a_hurry:
+            _give_back()
+        self._device_start = _reset_device_peaks()
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+        self._own_start = _read_high_water()
+        if not self._in_a_hurry:
+            self._start = self._peak = proportional_bytes()
+            self._thread.start()
+        return self
+
+    @property
+    def highest(self) -> int:
+        """How far memory has risen in this machine so far, by the looks until now."""
+        return self._peak - self._start
+
+    def rise(self) -> int:
+        """Return how far memory is above where it was on entering, at this moment."""
+        device = max(_count_device_bytes("current") - self._device_start, 0)
+        if device or self._in_a_hurry:
+            return device or max(_read_high_water() - self._own_start, 0)
+        return max(proportional_bytes() - self._start, 0)
+
+    def _look(self) -> None:
+        # One process is read after the other. Pages that children begin to share
+        # meanwhile would be counted twice; they are not in the next look.
+        pause, before = _SECONDS_BETWEEN_LOOKS, self._start
+        while not self._done.wait(pause):
+            begun, now = time.perf_counter(), proportional_bytes()
+            self._peak, before = max(self._peak, min(before, now)), now
+            cost = time.perf_counter() - begun
+            pause = max(_SECONDS_BETWEEN_LOOKS, cost / _MOST_OF_A_CORE)
+
+    def __exit__(self, *error: object) -> None:
+        if not self._in_a_hurry:
+            self._done.set()
+            self._thread.join()
+            now = min(proportional_bytes(), proportional_bytes())
+            self._peak = max(self._peak, now)
+        own = _read_high_water() - self._own_start
+        device = _count_device_bytes("peak") - self._device_start
+        self.increase = device if device > 0 else max(self.highest, own, 0)
+
+
+def proportional_bytes() -> int:
+    """Return the memory of this process and its children, shared pages once."""
+    total = 0
+    for pid in (*find_children(), os.getpid()):
+        with contextlib.suppress(psutil.Error):
+            told = psutil.Process(pid).memory_full_info()
+            total += getattr(told, "pss", told.rss)
+    return total
+
+
+def private_bytes() -> int:
+    """Return the memory that this process shares with no other, in bytes.
+
+    What a fork has shared counts from when one of the two writes to it.
+
+    >>> private_bytes() > 1e6
+    True
+    """
+    return int(psutil.Process().memory_full_info().uss)
+
+
+def available_bytes() -> int:
+    """Return the bytes that can be taken now without making anybody go short.
+
+    Of the accelerators in use, if there are any, on the one that has least; else in
+    this machine, or in the limit that this process runs under.
+    """
+    if devices := clock.find_initialised():
+        with contextlib.suppress(RuntimeError):
+            return min(map(_count_unused_bytes, devices))
+    memory, (limit, _) = psutil.virtual_memory(), find_memory(_ROOT)
+    left = limit - proportional_bytes() if limit < memory.total else memory.available
+    return max(min(memory.available, left), 0)
+
+
+def _count_unused_bytes(index: int) -> int:
+    """Return the bytes of an accelerator that are free, or held back for reuse."""
+    told = sys.modules["torch"].accelerator
+    held_back = told.memory_reserved(index) - told.memory_allocated(index)
+    return int(told.get_memory_info(index)[0] + held_back)
+
+
+def _give_back() -> None:
+    """Give freed memory back to the system, so that all start from the same."""
+    gc.collect()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
+def _reset_device_peaks() -> int:
+    """Watch for new peaks on all devices; return the bytes that are allocated now."""
+    fakes = sum(device.reset_peak() for device in clock.DEVICES)
+    for index in clock.find_initialised():
+        with contextlib.suppress(RuntimeError):
+            sys.modules["torch"].accelerator.reset_peak_memory_stats(index)
+    return fakes + _count_device_bytes("current")
+
+
+def _count_device_bytes(which: str) -> int:
+    """Return the bytes allocated on all devices, "current" or "peak"."""
+    fakes = clock.DEVICES if which == "peak" else []
+    total = sum(device.peak() for device in fakes)
+    for index in clock.find_initialised():
+        # Apple's does not tell before PyTorch 2.14; then the process's memory counts.
+        with contextlib.suppress(RuntimeError):
+            told = sys.modules["torch"].accelerator.memory_stats(index)
+            total += told.get(f"allocated_bytes.all.{which}", 0)
+    return total
+
+
+def _read_high_water() -> int:
+    """Return this process's highest resident size since the last reset (Linux)."""
+    told = re.search(r"VmHWM:\s+(\d+)", read_text(_ROOT, "proc/self/status"))
+    return int(told[1]) * 1024 if told else 0
+
+
+# How busy the machine is
+
+
+class Load(NamedTuple):
+    """One reading of processor seconds since some fixed moment.
+
+    `everyone` is the whole machine's, `process` this process's and its descendants',
+    `thread` the calling thread's, `waited` what all threads of this process have
+    waited for a core. `stolen` is what the host gave to other guests while a
+    processor of this one had work, `throttled` how long this process's control group
+    was stopped by its quota, summed over processors.
+    """
+
+    wall: float
+    everyone: float
+    process: float
+    thread: float
+    waited: float
+    stolen: float = 0.0
+    throttled: float = 0.0
+
+
+def read_load(root: Path = _ROOT) -> Load:
+    """Read the load counters; those that the system does not tell are 0.
+
+    Files are read below `root`, so that a test can pretend.
+    """
+    told = psutil.cpu_times()._asdict()
+    waited = 0
+    for path in (root / "proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            waited += int(path.read_text().split()[1])
+    return Load(
+        time.perf_counter(),
+        sum(seconds for name, seconds in told.items() if name not in _IDLE),
+        time.process_time() + read_children_seconds(),
+        time.thread_time(),
+        waited * 1e-9,
+        told.get("steal", 0.0),
+        read_throttled(root),
+    )
+
+
+def describe_load(before: Load, after: Load) -> dict[str, float]:
+    """Return how busy others kept the machine between two readings, and what we used.
+
+    `others_cores` is how many cores other programs used on average,
+    `cores_per_thread` how many we used per core of the driving thread, `waiting` how
+    many of our threads waited for a core, `stolen` how many cores the host gave away,
+    `throttled` the share of the time that a quota stopped us, at most 1.
+
+    >>> start, end = Load(0, 0, 0, 0, 0), Load(2.0, 3.0, 2.0, 2.0, 0.5)
+    >>> describe_load(start, end)["others_cores"]
+    0.5
+    """
+    change = Load(*(b - a for a, b in zip(before, after, strict=True)))
+    wall = max(change.wall, 1e-9)
+    return {
+        "others_cores": max(0.0, change.everyone - change.process) / wall,
+        "cores_per_thread": change.process / max(change.thread, 1e-9),
+        "waiting": change.waited / wall,
+        # The kernel's counters of stolen time are known to go backwards now and then.
+        "stolen": max(0.0, change.stolen) / wall,
+        "throttled": min(1.0, max(0.0, change.throttled) / wall),
+    }
+
+
+# Quotas
+
+
+def find_memory(root: Path) -> tuple[int, str]:
+    """Find the machine's memory or the tightest limit on it, in bytes."""
+    sizes = [(psutil.virtual_memory().total, "psutil.virtual_memory()")]
+    for group in find_groups(root, "memory"):
+        for file in ("memory.max", "memory.limit_in_bytes"):
+            text = read_text(root, group / file).strip()
+            if text.isdigit():  # version 1 writes "no limit" as a number near 2⁶³
+                sizes.append((int(text), f"the limit in {group / file}"))
+    return min(sizes)
+
+
+def read_throttled(root: Path) -> float:
+    """Return the seconds that the group with the tightest quota was stopped so far.
+
+    Summed over the processors that it was stopped on; 0.0 where nothing tells.
+    """
+    quota = find_quota(root)
+    text = read_text(root, f"{quota[1]}/cpu.stat") if quota else ""
+    told = re.search(r"^throttled_(usec|time) (\d+)$", text, re.MULTILINE)
+    if told is None:
+        return 0.0
+    # Version 2 counts microseconds, version 1 nanoseconds.
+    return int(told[2]) / (1e6 if told[1] == "usec" else 1e9)
+
+
+def read_text(root: Path, path: str | PurePosixPath) -> str:
+    """Return a file's text, none where it cannot be read; `root` stands for "/"."""
+    try:
+        return (root / str(path).lstrip("/")).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def find_quota(root: Path) -> tuple[float, str] | None:
+    """Return the tightest quota in cores, and the control group that sets it."""
+    quotas = []
+    for group in find_groups(root, "cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            words = " ".join(read_text(root, group / name) for name in names).split()
+            if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+                quotas.append((int(words[0]) / int(words[1]), str(group)))
+    return min(quotas, default=None)
+
+
+def find_groups(root: Path, controller: str) -> Iterator[PurePosixPath]:
+    """Yield this process's own control group and those around it, versions 1 and 2."""
+    told = re.findall(r"^\d+:([^:]*):(.*)$", read_text(root, "proc/self/cgroup"), re.M)
+    own = {name: path for names, path in told for name in names.split(",")}
+    mounts = read_text(root, "proc/self/mountinfo") or (
+        "0 0 0 / /sys/fs/cgroup - cgroup2 - -\n"
+        f"0 0 0 / /sys/fs/cgroup/{controller} - cgroup - {controller}"
+    )
+    pattern = r"^\S+ \S+ \S+ (\S+) (\S+) (?:.* )?- (cgroup2?) \S+ (\S+)$"
+    for top, mount_point, kind, options in re.findall(pattern, mounts, re.M):
+        name = "" if kind == "cgroup2" else controller
+        if name and name not in options.split(","):
+            continue
+        # In a container the mount's top is part of the path, not of the file system.
+        inside = PurePosixPath(own.get(name) or "/")
+        if ".." in inside.parts or not inside.is_relative_to(top):
+            inside = PurePosixPath(top)
+        inside = inside.relative_to(top)
+        for part in (inside, *inside.parents):
+            yield PurePosixPath(mount_point) / part

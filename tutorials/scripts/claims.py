@@ -1,0 +1,208 @@
+"""Judge every chapter's claims by the recordings that are committed.
+
+    python tutorials/scripts/claims.py --check
+    python tutorials/scripts/claims.py --write README.md
+
+It prints a table of claim and machine: ✓ it holds, ✗ it does not, ? cannot tell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pages import PageError, format_block, format_table, write_table
+
+from kit.recording import (
+    Recording,
+    RecordingError,
+    cell_source,
+    is_current,
+    notebook_definitions,
+    read,
+)
+from kit.teaching import Claim
+
+START = (
+    "<!-- claims: written by `python tutorials/scripts/claims.py --write README.md` -->"
+)
+END = "<!-- end of claims -->"
+
+
+class Judged(NamedTuple):
+    """One claim of one recording, judged from its raw blocks."""
+
+    chapter: str
+    machine: str
+    claim: Claim
+    is_current: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table, write or check it; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--folder", type=Path, default=Path("tutorials"))
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 where a claim does not stand"
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="README", help="put the table into this page"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        judged, problems = judge(options.folder)
+        table = tabulate(judged)
+        print(table if judged else "no claims recorded yet")
+        if options.write:
+            write_table(options.write, START, table, END)
+    except (RecordingError, PageError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    problems += check_front_page(options.folder.parent / "README.md", table)
+    for problem in problems:
+        print(f"✗ {problem}", file=sys.stderr)
+    return 1 if options.check and problems else 0
+
+
+def check_front_page(page: Path, table: str) -> list[str]:
+    """Return what is wrong with the table on the front page, where there is one."""
+    block = format_block(START, table, END)
+    if not page.is_file() or block in page.read_text(encoding="utf-8"):
+        return []
+    return [
+        f"{page.name}: its table of claims is not the recordings'; "
+        "run `python tutorials/scripts/claims.py --write README.md`"
+    ]
+
+
+def tabulate(judged: Sequence[Judged]) -> str:
+    """Return the table claim × machine, in Markdown."""
+    machines = sorted({entry.machine for entry in judged})
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for entry in judged:
+        row = rows.setdefault((entry.chapter, entry.claim.sentence), {})
+        row[entry.machine] = f"{entry.claim.verdict} {entry.claim.ratio}"
+    return format_table(
+        ["chapter", "claim", *machines],
+        [[*key, *(row.get(m, "") for m in machines)] for key, row in rows.items()],
+    )
+
+
+def judge(folder: Path) -> tuple[list[Judged], list[str]]:
+    """Judge the claims of every recording; return them, and what does not stand.
+
+    What counts is the claim as the chapter makes it now. It does not stand where its
+    recording contradicts it, where its experiment has changed since, or where no
+    recording holds it.
+    """
+    judged: list[Judged] = []
+    problems: list[str] = []
+    for notebook in sorted(folder.glob("[0-9][0-9]_*.ipynb")):
+        entries, wrong = judge_chapter(notebook)
+        judged += entries
+        problems += wrong
+    supported = {
+        (entry.chapter, entry.claim.sentence)
+        for entry in judged
+        if entry.claim.verdict == "✓"
+    }
+    for entry in judged:
+        sentence = entry.claim.sentence
+        where = f"{entry.chapter} on {entry.machine}: {sentence!r}"
+        if not entry.is_current:
+            problems.append(f"{where}: its experiment changed since; record it again")
+        # What another machine supports has an `otherwise` for this one.
+        if entry.claim.verdict == "✗" and (entry.chapter, sentence) not in supported:
+            problems.append(f"{where}: its own recording contradicts it")
+    return judged, problems
+
+
+def judge_chapter(notebook: Path) -> tuple[list[Judged], list[str]]:
+    """Judge one chapter's claims; return them, and what is missing or misplaced."""
+    chapter = notebook.stem
+    claims, problems = read_claims(notebook)
+    definitions = notebook_definitions(notebook) or {}
+    judged: list[Judged] = []
+    for path in sorted((notebook.parent / "recordings").glob(f"{chapter}__*.json")):
+        made = read(path)
+        if wrong := find_misplaced(path, made):
+            problems.append(f"{path.name}: {wrong}")
+            continue
+        for row in made.claims:
+            if row.get("sentence") not in claims:
+                continue
+            claim = judge_claim(made, {**row, **claims[row["sentence"]]})
+            trials = made.comparisons[row["comparison"]].trials
+            current = all(is_current(trial.source, definitions) for trial in trials)
+            judged.append(Judged(chapter, trials[0].machine.name, claim, current))
+    problems += [
+        f"{chapter}: no recording holds the claim {sentence!r}; record it again"
+        for sentence in claims
+        if sentence not in {entry.claim.sentence for entry in judged}
+    ]
+    return judged, problems
+
+
+def find_misplaced(path: Path, made: Recording) -> str:
+    """Return why a recording may not judge this chapter's claims, or nothing."""
+    if any("smoke" in trial.conditions for trial in made.trials):
+        return "it is of a short run, which judges nothing; record it without --smoke"
+    for trial in made.trials:
+        if trial.machine.name != path.stem.split("__")[1]:
+            return f"it was made on {trial.machine.name}; its name says otherwise"
+    return ""
+
+
+def judge_claim(made: Recording, row: dict[str, Any], *, judged: bool = True) -> Claim:
+    """Judge a recorded claim anew, from the raw blocks of its comparison."""
+    fields = {k: v for k, v in row.items() if k not in ("comparison", "label")}
+    try:
+        ratio = made.comparisons[row["comparison"]].ratios[row["label"]]
+        return Claim(ratio=ratio, judged=judged, **fields)
+    except (KeyError, IndexError, TypeError) as error:
+        raise RecordingError(f"claims: {row!r:.80} is not whole: {error!r}") from error
+
+
+def read_claims(notebook: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Read every `claim("…", …)` of a notebook.
+
+    Return {sentence: the other literal arguments}, and what cannot be read.
+    """
+    claims: dict[str, dict[str, Any]] = {}
+    problems = []
+    for call in find_claims(notebook):
+        written = {"expect": "faster", "at_least": None}
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        given |= {"sentence": call.args[0]} if call.args else {}
+        for name, value in given.items():
+            if name and isinstance(value, ast.Constant):
+                written[name] = value.value
+        if "sentence" in written:
+            claims[str(written["sentence"])] = written
+        else:
+            problems.append(
+                f"{notebook.stem}: a claim's sentence is put together "
+                f"({ast.unparse(call)[:60]}…); "
+                "write it as one string, so that it can be checked"
+            )
+    return claims, problems
+
+
+def find_claims(notebook: Path) -> Iterator[ast.Call]:
+    """Yield every call of `claim` in a notebook's cells."""
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            for node in ast.walk(ast.parse(cell_source(cell))):
+                if isinstance(node, ast.Call):
+                    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                    if name == "claim":
+                        yield node
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""A table in a Markdown page: between two comments, written by a script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+class PageError(Exception):
+    """A page cannot be read, or has no place for its table; names the page."""
+
+
+def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [headers, ["---"] * len(headers), *rows]
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def format_block(start: str, table: str, end: str) -> str:
+    """Return a table as it stands in its page, between two comments."""
+    return f"{start}\n\n{table}\n\n{end}"
+
+
+def write_table(page: Path, start: str, table: str, end: str) -> None:
+    """Put a table in place of what stands between two comments of a page.
+
+    Raises PageError where the page cannot be read, or lacks them.
+    """
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise PageError(
+            f"{page}: cannot be read ({error.strerror}).\n"
+            "Name the page that has the table: --write README.md, for example."
+        ) from error
+    before, _, rest = text.partition(start)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise PageError(
+            f"{page}: has no place for the table.\n"
+            f"Write two lines where it shall stand: {start} and {end}"
+        )
+    block = format_block(start, table, end)
+    page.write_text(before + block + after, encoding="utf-8")
