@@ -86,6 +86,8 @@ def _tools(summary: Mapping[str, Any]) -> str:
         "| --- " * (len(columns) + 3) + "|",
     ]
     for entry in summary["tools"]:
+        if entry["tool"] != KIT and entry["condition"] != "all":
+            continue  # a cell of theirs has few cases; the raw rows are stored
         cells = []
         for column in columns:
             count, found = entry[column]["count"], entry[column]["successes"]
