@@ -155,6 +155,7 @@ class Life:
         variant.step_seconds = now
         if not smoke():
             variant.steps = 1 if now >= least else math.ceil(_AIM * least / now)
+        self.look()
         self.read_memory()
         self.ready = clock.CLOCK.wall()
         self.progress.doing = "measuring"
@@ -174,6 +175,7 @@ class Life:
             self.variant.steps, 0.0 if smoke() else self.variant.block_seconds
         )
         self._keep(block)
+        self.look()
         return block
 
     def to_the_end(self, most_steps: float = math.inf) -> None:
@@ -251,8 +253,11 @@ class Life:
         """Close the generator; `because` is the error that ended the life, if any."""
         raise NotImplementedError
 
+    def look(self) -> None:
+        """See whether it still rests between its steps."""
+
     def pause_to_look(self) -> None:
-        """Find out whether it rests between its steps."""
+        """Find out whether it rests, in a pause after the first warm-up."""
         self.rests = False
 
     def find_children(self) -> dict[int, str]:

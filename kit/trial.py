@@ -228,8 +228,8 @@ class Trial:
 def make_trial(variant: Variant, *, whole_runs: bool) -> Trial:
     """Make a Trial of a variant's lives so far."""
     notes = list(variant.notes)
-    if variant.shared_names:
-        names = ", ".join(variant.shared_names)
+    if variant.shared.names:
+        names = ", ".join(variant.shared.names)
         notes.append(f"Shared and put back at each start: {names}.")
     if variant.ended_children:
         children = ", ".join(variant.ended_children)

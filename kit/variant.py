@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from kit import clock, state, system
 from kit.experiment import (
@@ -38,85 +38,6 @@ _SHIFTS, _LARGEST_SHIFT = 4, 12_000_000
 _COMMON_THREADS = ("kit ", "InductorSubproc")
 
 
-@dataclass(eq=False)
-class Variant:
-    """One experiment with one set of knobs, and the lives that it has led.
-
-    `rests` says whether nothing goes on between its steps, so that it can live beside
-    another one that rests; None where that is not known yet.
-    """
-
-    experiment: Experiment
-    knobs: Mapping[str, object]
-    label: str = ""
-    may_idle: bool = False
-    lives: list[Life] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    conditions: dict[str, float] = field(default_factory=dict)
-    outcome: str = "complete"
-    is_inner: bool = False
-    rests: bool | None = None
-    settings: state.Settings | None = None
-    block_seconds: float = BLOCK_SECONDS
-    #: How many steps a block has, and how long a step takes, as far as is known.
-    steps: int = 1
-    step_seconds: float = 0.0
-    start_seconds: float = 0.0
-    #: How many blocks it took at most to come to a slow one.
-    stretch: int = 0
-    has_lived: bool = False
-    ended_children: list[str] = field(default_factory=list)
-    started: str = field(
-        default_factory=lambda: datetime.now().astimezone().isoformat("T", "seconds")
-    )
-
-    @property
-    def call(self) -> str:
-        """The call as a reader would write it."""
-        return describe(self.experiment.name, self.knobs)
-
-    @functools.cached_property
-    def source(self) -> str:
-        """The source of the experiment."""
-        return source_of(self.experiment.own)
-
-    @functools.cached_property
-    def shared(self) -> state.Shared:
-        """What it closes over and has state."""
-        return state.Shared(referred_objects(self.experiment.own, self.knobs))
-
-    @property
-    def shared_names(self) -> list[str]:
-        """The names of what is put back at each start."""
-        return self.shared.names
-
-    @property
-    def block_cost(self) -> float:
-        """What a block costs, with its share of the steps dropped after switches."""
-        return max(self.block_seconds, self.step_seconds) + self.step_seconds / 2
-
-    def lead(
-        self,
-        turn: int,
-        progress: Progress,
-        *,
-        seed: int = 0,
-        beside: Life | None = None,
-    ) -> Life:
-        """Make a life, which is not yet started; `beside` is one that goes on."""
-        life = LocalLife(
-            turn, seed=seed, variant=self, progress=progress, partner=beside
-        )
-        if beside is not None:
-            life.beside = beside.beside = True
-        return life
-
-    def close(self) -> None:
-        """Put back what is shared."""
-        with contextlib.suppress(ValueError):  # it was told when it happened
-            self.shared.put_back()
-
-
 class LocalLife(Life):
     """One life of an experiment in this process, driven by the thread that makes it."""
 
@@ -131,7 +52,6 @@ class LocalLife(Life):
 
     def pause_to_look(self) -> None:
         """Find out whether it rests: nothing of the process computes in a pause."""
-        self.look()
         self.variant.settings = state.capture()
         if not smoke() and self.rests:
             self.progress.hushed = True
@@ -165,7 +85,7 @@ class LocalLife(Life):
             raise self._failure(error, "set-up") from error
         clock.synchronize()
         end = clock.CLOCK.end()
-        self.look()
+        self._look_for_company()
         if value is not None:
             self._parse(value, Block(steps=-1))
         return self._seconds(begun, end)
@@ -232,7 +152,7 @@ class LocalLife(Life):
             read = {name: float(value) for name, value in row.items()}
             block.metrics[number] = step, read
         self._steps_done += block.steps
-        self.look()
+        self._look_for_company()
         stretch = end.wall - start.wall
         share = 1 - min(block.excluded_seconds / stretch, 1.0) if stretch > 0 else 1.0
         block.seconds = self._seconds(start, end) * share
@@ -247,14 +167,17 @@ class LocalLife(Life):
 
     def look(self) -> None:
         """See whether it still rests: no child, no thread, no setting of its own."""
+        known = self.variant.settings
+        if self.rests and known is not None:
+            self.rests = state.capture() == known
+
+    def _look_for_company(self) -> None:
+        """See whether children or threads of its own go on between its steps."""
         if not self._has_company:
             new = set(threading.enumerate()) - self._threads_before
             own = [thread for thread in new if not _is_common(thread)]
             self._has_company = bool(own or self.find_children())
             self.rests = self.rests and not self._has_company
-        known = self.variant.settings
-        if self.rests and known is not None:
-            self.rests = state.capture() == known
 
     def pause(self) -> None:
         """Let another life go on."""
@@ -369,11 +292,86 @@ class LocalLife(Life):
         )
 
 
+@dataclass(eq=False)
+class Variant:
+    """One experiment with one set of knobs, and the lives that it has led.
+
+    `rests` says whether nothing goes on between its steps, so that it can live beside
+    another one that rests; None where that is not known yet.
+    """
+
+    #: Where it lives decides how its lives are led.
+    kind_of_life: ClassVar[type[Life]] = LocalLife
+    experiment: Experiment
+    knobs: Mapping[str, object]
+    label: str = ""
+    may_idle: bool = False
+    lives: list[Life] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    conditions: dict[str, float] = field(default_factory=dict)
+    outcome: str = "complete"
+    is_inner: bool = False
+    rests: bool | None = None
+    settings: state.Settings | None = None
+    block_seconds: float = BLOCK_SECONDS
+    #: How many steps a block has, and how long a step takes, as far as is known.
+    steps: int = 1
+    step_seconds: float = 0.0
+    start_seconds: float = 0.0
+    #: How many blocks it took at most to come to a slow one.
+    stretch: int = 0
+    has_lived: bool = False
+    ended_children: list[str] = field(default_factory=list)
+    started: str = field(
+        default_factory=lambda: datetime.now().astimezone().isoformat("T", "seconds")
+    )
+
+    @property
+    def call(self) -> str:
+        """The call as a reader would write it."""
+        return describe(self.experiment.name, self.knobs)
+
+    @functools.cached_property
+    def source(self) -> str:
+        """The source of the experiment."""
+        return source_of(self.experiment.own)
+
+    @functools.cached_property
+    def shared(self) -> state.Shared:
+        """What it closes over and has state."""
+        return state.Shared(referred_objects(self.experiment.own, self.knobs))
+
+    @property
+    def block_cost(self) -> float:
+        """What a block costs, with its share of the steps dropped after switches."""
+        return max(self.block_seconds, self.step_seconds) + self.step_seconds / 2
+
+    def lead(
+        self,
+        turn: int,
+        progress: Progress,
+        *,
+        seed: int = 0,
+        beside: Life | None = None,
+    ) -> Life:
+        """Make a life, which is not yet started; `beside` is one that goes on."""
+        life = self.kind_of_life(
+            turn, seed=seed, variant=self, progress=progress, partner=beside
+        )
+        if beside is not None:
+            life.beside = beside.beside = True
+        return life
+
+    def close(self) -> None:
+        """Put back what is shared."""
+        with contextlib.suppress(ValueError):  # it was told when it happened
+            self.shared.put_back()
+
+
 def _is_common(thread: threading.Thread) -> bool:
     """Return whether a thread belongs to nobody's steps."""
-    dummy = isinstance(
-        thread, threading._DummyThread
-    )  # a thread of C++ that ran Python
+    # A thread of C++ that has run Python is a dummy.
+    dummy = isinstance(thread, threading._DummyThread)
     return dummy or thread.name.startswith(_COMMON_THREADS)
 
 

@@ -386,6 +386,17 @@ def test_settings_may_be_changed_if_both_leave_the_same(smoke, both):
     assert reader_state() == before
 
 
+def test_settings_may_be_changed_on_the_way_through_warm_up(clock):
+    def train(*, variant=1):
+        for number in itertools.count():
+            if number == 3:
+                torch.set_num_threads(OTHER_THREADS)
+            yield 1
+            clock.work(0.005 * variant)
+
+    assert beside(kit.compare(train, variant=[1, 2], seconds=4.0))
+
+
 def test_a_setting_that_leaks_late_ends_living_side_by_side(clock):
     lives = {1: 0, 2: 0}
 

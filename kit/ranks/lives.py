@@ -18,6 +18,7 @@ from kit.progress import Progress, Stopped
 from kit.ranks.engines import name_ranks
 from kit.ranks.failures import RankError
 from kit.ranks.session import Session
+from kit.state import Shared
 from kit.variant import Variant
 
 if TYPE_CHECKING:
@@ -31,98 +32,6 @@ _STRETCH_SECONDS = 0.25
 _LEAST_SECONDS_FOR_LATE_ONES = 1.0
 _SECONDS_BETWEEN_LOOKS = 0.1
 _numbers = itertools.count()
-
-
-class RanksVariant(Variant):
-    """One experiment with one set of knobs on some ranks of a team.
-
-    Its lives are led alone: nothing of it rests.
-    """
-
-    def __init__(
-        self,
-        team: Team,
-        members: Sequence[int],
-        experiment: Experiment,
-        knobs: Mapping[str, object],
-        note: str,
-    ) -> None:
-        from kit.ranks.packing import pack
-
-        if RANKS in knobs:
-            raise ExperimentError(
-                f"{experiment.name} has a knob {RANKS}={format_value(knobs[RANKS])}, "
-                "the name of the knob that says on how many ranks it runs.\n"
-                "Rename it; inside, dist.get_world_size() tells the number."
-            )
-        super().__init__(experiment, {RANKS: len(members), **knobs}, notes=[note])
-        self.block_seconds = _BLOCK_SECONDS
-        self.team, self.members = team, tuple(members)
-        self._shared_names: list[str] = []
-        self.number = next(_numbers)
-        #: Ranks that were still on their way to a first yield when others went on.
-        self.helpers: set[int] = set()
-        self._payload = pack(f"{experiment.name}()", (experiment, knobs))
-        self._session: Session | None = None
-
-    @property
-    def shared_names(self) -> list[str]:
-        """The names of what is put back at each start."""
-        return self._shared_names
-
-    def lead(
-        self,
-        turn: int,
-        progress: Progress,
-        *,
-        seed: int = 0,
-        beside: Life | None = None,
-    ) -> RanksLife:
-        """Make a life, which is not yet started."""
-        return RanksLife(turn, seed=seed, variant=self, progress=progress)
-
-    def join(self, progress: Progress) -> Session:
-        """Return the session in which the ranks know this variant."""
-        session = self._session
-        if session is None or not session.is_open:
-            session = self.team.join_session(progress, self.experiment.name)
-            session.users.add(self)
-            self._session = session
-            command = "prepare", self.number, self.members, self._payload
-            answers = session.ask(self.members, *command)
-            self._shared_names = answers[self.members[0]]
-        return session
-
-    def ask(
-        self, progress: Progress, function: Callable[..., Any], *arguments: object
-    ) -> list[Any]:
-        """Call a function on each rank; return what each returned."""
-        answers = self.join(progress).ask(self.members, "call", function, *arguments)
-        return [answers[rank] for rank in self.members]
-
-    @contextlib.contextmanager
-    def during(
-        self,
-        progress: Progress,
-        make: Callable[[], contextlib.AbstractContextManager[Any]],
-        read: Callable[[Any], Any] = repr,
-    ) -> Generator[list[Any], None, None]:
-        """Enter a context on each rank; afterwards the list holds what `read` makes."""
-        session = self.join(progress)
-        session.ask(self.members, "open", make)
-        found: list[Any] = []
-        try:
-            yield found
-        finally:
-            if session.is_open:  # else all contexts were left with it
-                answers = session.ask(self.members, "shut", read)
-                found += [answers[rank] for rank in self.members]
-
-    def close(self) -> None:
-        """Put back what is shared; the ranks are free again when all variants are."""
-        if self._session is not None:
-            self._session.leave(self)
-            self._session = None
 
 
 class RanksLife(Life):
@@ -293,3 +202,81 @@ class RanksLife(Life):
             for _ in self._missed[:-1]:
                 session.gather([rank])
             self._players = sorted([*self._players, rank])
+
+
+class RanksVariant(Variant):
+    """One experiment with one set of knobs on some ranks of a team.
+
+    Its lives are led alone: nothing of it rests.
+    """
+
+    kind_of_life = RanksLife
+
+    def __init__(
+        self,
+        team: Team,
+        members: Sequence[int],
+        experiment: Experiment,
+        knobs: Mapping[str, object],
+        note: str,
+    ) -> None:
+        from kit.ranks.packing import pack
+
+        if RANKS in knobs:
+            raise ExperimentError(
+                f"{experiment.name} has a knob {RANKS}={format_value(knobs[RANKS])}, "
+                "the name of the knob that says on how many ranks it runs.\n"
+                "Rename it; inside, dist.get_world_size() tells the number."
+            )
+        super().__init__(experiment, {RANKS: len(members), **knobs}, notes=[note])
+        self.block_seconds = _BLOCK_SECONDS
+        self.team, self.members = team, tuple(members)
+        self.shared = Shared([])  # what it closes over exists on the ranks
+        self.number = next(_numbers)
+        #: Ranks that were still on their way to a first yield when others went on.
+        self.helpers: set[int] = set()
+        self._payload = pack(f"{experiment.name}()", (experiment, knobs))
+        self._session: Session | None = None
+
+    def join(self, progress: Progress) -> Session:
+        """Return the session in which the ranks know this variant."""
+        session = self._session
+        if session is None or not session.is_open:
+            session = self.team.join_session(progress, self.experiment.name)
+            session.users.add(self)
+            self._session = session
+            command = "prepare", self.number, self.members, self._payload
+            answers = session.ask(self.members, *command)
+            self.shared.names = answers[self.members[0]]
+        return session
+
+    def ask(
+        self, progress: Progress, function: Callable[..., Any], *arguments: object
+    ) -> list[Any]:
+        """Call a function on each rank; return what each returned."""
+        answers = self.join(progress).ask(self.members, "call", function, *arguments)
+        return [answers[rank] for rank in self.members]
+
+    @contextlib.contextmanager
+    def during(
+        self,
+        progress: Progress,
+        make: Callable[[], contextlib.AbstractContextManager[Any]],
+        read: Callable[[Any], Any] = repr,
+    ) -> Generator[list[Any], None, None]:
+        """Enter a context on each rank; afterwards the list holds what `read` makes."""
+        session = self.join(progress)
+        session.ask(self.members, "open", make)
+        found: list[Any] = []
+        try:
+            yield found
+        finally:
+            if session.is_open:  # else all contexts were left with it
+                answers = session.ask(self.members, "shut", read)
+                found += [answers[rank] for rank in self.members]
+
+    def close(self) -> None:
+        """Put back what is shared; the ranks are free again when all variants are."""
+        if self._session is not None:
+            self._session.leave(self)
+            self._session = None

@@ -64,7 +64,7 @@ class Player:
             experiment, knobs = cloudpickle.loads(payload)
             lend(experiment.own, here().names)
             made = Variant(experiment, knobs, may_idle=len(members) > 1)
-            names = made.shared_names
+            names = made.shared.names
         self._variants[variant] = made, members
         return names
 
