@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kit import costs, data, tools, tuning
+    from kit import costs, data, tuning
     from kit.diagnosis import diagnose, timeline
     from kit.machine import this_machine
     from kit.measurement import compare, measure
@@ -41,7 +41,6 @@ __all__ = [
     "start_ranks",
     "this_machine",
     "timeline",
-    "tools",
     "tuning",
 ]
 

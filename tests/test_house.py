@@ -33,7 +33,7 @@ ROOMS = [
     *("stats", "figures", "progress", "clock", "system", "machine", "hints", "state"),
     *("experiment", "silence", "life", "variant", "trial", "ratio", "comparison"),
     *("choices", "budget", "measurement", "recording", "costs", "data", "ranks"),
-    *("diagnosis", "tuning", "tools", "teaching", "panel", "__main__", "__init__"),
+    *("diagnosis", "tuning", "teaching", "panel", "__main__", "__init__"),
 ]
 # What measures: the rooms that decide what a number is, and may not grow.
 MEASURING = [
@@ -64,7 +64,6 @@ NAMES = {
     "data": "data",
     "costs": "costs",
     "tuning": "tuning",
-    "tools": "tools",
 }
 HEAVY = ["torch", "matplotlib", "pandas", "ipywidgets", "torchvision"]
 # What `import kit` alone need not load either, and how many modules it may load.
@@ -249,7 +248,7 @@ def test_names_come_from_where_they_are_built():
 def test_all_ways_to_a_name_lead_there():
     code = """
 import kit
-assert kit.data.__name__ == "kit.data" and kit.panel.Gallery
+assert kit.data.__name__ == "kit.data" and kit.panel.Panel
 from kit import compare, costs
 assert kit.compare is compare and kit.costs is costs
 names = {}

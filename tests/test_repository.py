@@ -14,7 +14,8 @@ from project import own_files
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-SCRIPTS = [".ci/run", "binder/postBuild", "tutorials/scripts/record_gpu.sh"]
+SCRIPTS = [".ci/run", "binder/postBuild", "binder/start"]
+SCRIPTS += ["tutorials/scripts/record_gpu.sh"]
 FENCED = re.compile(r"^```.*?^```", flags=re.M | re.S)
 
 # What the project may depend on, and nothing else.
@@ -90,6 +91,16 @@ def test_binder_takes_cpu_wheels():
 def test_binder_python_is_one_the_project_supports():
     version = re.fullmatch(r"python-(3\.\d+)\n", read("binder/runtime.txt"))[1]
     assert Version(version) in SpecifierSet(PROJECT["requires-python"])
+
+
+def test_on_binder_tensorboard_is_shown_through_the_hub():
+    done = subprocess.run(
+        [ROOT / "binder" / "start", "printenv", "TENSORBOARD_PROXY_URL"],
+        env={**os.environ, "JUPYTERHUB_SERVICE_PREFIX": "/user/ada/"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "/user/ada/proxy/%PORT%/\n", done.stderr
 
 
 # Scripts

@@ -13,6 +13,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kit import state
+from kit.diagnosis import causes
+from kit.diagnosis.operations import Work
 from kit.experiment import resolve
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,7 +69,7 @@ def test_a_loop_is_an_experiment_of_at_most_twenty_lines(loops, letter):
     source = inspect.getsource(loop)
     lines = source.splitlines()
     assert len(lines) <= 20
-    assert max(map(len, lines)) <= 76, "it is wider than the gallery's column"
+    assert max(map(len, lines)) <= 88
     assert source.count("yield") == 1
 
 
@@ -133,6 +135,44 @@ def test_threads_are_as_many_as_asked_for(loops):
         finally:
             generator.close()
             torch.set_num_threads(1)
+
+
+# A guess
+
+
+def test_the_source_of_all_loops_is_shown(loops, capsys):
+    loops.show()
+    shown = capsys.readouterr().out
+    assert re.findall(r"^# (\w)\ndef (\w+)", shown, re.M) == [
+        (letter, loop.__name__) for letter, loop in loops.LOOPS.items()
+    ]
+    assert "REPAIRED" not in shown
+
+
+@pytest.mark.parametrize(
+    ("guess", "verdict", "reason", "mark"),
+    [
+        ("input", "input", "", "✓"),
+        ("input", "overhead", "", "✗"),
+        ("input", "memory", "70% of the step moves numbers", "✗"),
+        ("input", None, "removing the wait may save 20 %; not sure", "?"),
+        ("healthy", "compute", "80% of the step is matrix products", "✓"),
+        ("healthy", "healthy", "", "✓"),
+        ("healthy", None, "nothing to repair was found; nothing saves", "✓"),
+        ("healthy", None, "removing the wait may save 20 %; not sure", "?"),
+        ("healthy", "threads", "", "✗"),
+        ("threads", None, "nothing to repair was found; nothing saves", "✗"),
+    ],
+)
+def test_a_guess_is_judged_by_the_diagnosis(loops, guess, verdict, reason, mark):
+    assert loops.judge(guess, verdict, reason).startswith(f"{mark} ")
+
+
+def test_what_nothing_is_said_to_be_is_what_a_diagnosis_says(loops):
+    """`judge` knows a healthy loop by these words."""
+    quiet = causes.Evidence({}, {}, Work(0, 0, 0, 0, 0), 0.01, [], 1, 1, 0)
+    verdict, reason = causes.conclude({}, quiet, {"compute": 0.0, "memory": 0.0})
+    assert loops.judge("healthy", verdict, reason).startswith("✓")
 
 
 # The loop whose helpers can be exchanged

@@ -10,6 +10,7 @@ What is wrong with each, if anything, is told at the end of this file by `REPAIR
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -212,6 +213,40 @@ LOOPS = {
     "E": forecast_tides,
     "F": restore_drawings,
 }
+
+#: What a reader may guess, and how a diagnosis calls it.
+CAUSES = {
+    "waiting for data": "input",
+    "Python beside the training": "python",
+    "many tiny operations": "overhead",
+    "updating the parameters": "optimizer",
+    "threads that do not fit the cores": "threads",
+    "nothing to repair": "healthy",
+}
+
+
+def show() -> None:
+    """Print the source of each loop, under its letter."""
+    for letter, loop in LOOPS.items():
+        print(f"# {letter}", inspect.getsource(loop), sep="\n")
+
+
+def judge(guess: str, cause: str | None, reason: str) -> str:
+    """Say whether a guess is right, beside a diagnosis's verdict and its reason.
+
+    Useful arithmetic is nothing to repair.
+
+    >>> judge("healthy", "compute", "93% of the step is matrix products")
+    '✓ You guessed nothing to repair; it is nothing to repair.'
+    """
+    if cause == "compute" or reason.startswith("nothing to repair"):
+        cause = "healthy"
+    if cause is None:
+        return f"? The diagnosis cannot tell: {reason}."
+    words = {verdict: words for words, verdict in CAUSES.items()}
+    mark = "✓" if guess == cause else "✗"
+    return f"{mark} You guessed {words[guess]}; it is {words.get(cause, cause)}."
+
 
 # A loop whose parts can be exchanged
 

@@ -36,21 +36,14 @@ What a training step keeps, in bytes, and checkpointing, which keeps less:
 >>> predict_checkpointing(100, layer_bytes=1.0, boundary_bytes=1.0).activations
 20.0
 
-A matrix product on a GPU, in tiles and in waves of tiles:
+And a matrix product on a GPU, in tiles and in waves of tiles:
 
 >>> from kit.costs import predict_matmul
 >>> predict_matmul(1536, 2816, 4096).waves, predict_matmul(1536, 2817, 4096).waves
 (1, 2)
-
-And what a number's bits can hold:
-
->>> from kit.costs import FORMATS
->>> FORMATS["float16"].largest, FORMATS["bfloat16"].round(1.001)
-(65504.0, 1.0)
 """
 
 from kit.costs.all_reduce import find_crossover, fit_link, predict_all_reduce
-from kit.costs.apart import Apart, take_apart
 from kit.costs.data_parallel import predict_data_parallel
 from kit.costs.line import Line, fit_line
 from kit.costs.links import LINKS, Link
@@ -68,21 +61,16 @@ from kit.costs.network import (
     simulate_crossover,
     simulate_messages,
 )
-from kit.costs.number_formats import FORMATS, NumberFormat, Parts
 from kit.costs.tensor_cores import MatrixProduct, predict_matmul
 
 __all__ = [
-    "FORMATS",
     "LINKS",
-    "Apart",
     "Checkpointing",
     "Line",
     "Link",
     "MatrixProduct",
     "Message",
     "Network",
-    "NumberFormat",
-    "Parts",
     "StepMemory",
     "count_messages",
     "find_crossover",
@@ -96,5 +84,4 @@ __all__ = [
     "predict_step_memory",
     "simulate_crossover",
     "simulate_messages",
-    "take_apart",
 ]

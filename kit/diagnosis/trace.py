@@ -174,18 +174,6 @@ def _write(profiler: Any) -> bytes:
         return path.read_bytes()
 
 
-def prepare() -> None:
-    """Use PyTorch's profiler once, in this thread.
-
-    Where its first use is in another thread, it writes an error to the screen.
-    """
-    from torch.autograd import profiler
-
-    if not is_profiling():
-        with _quiet(), profiler.profile():
-            pass
-
-
 def measure_event_cost() -> float:
     """Return how many nanoseconds recording one event costs here and now.
 

@@ -4,7 +4,6 @@ Charts use matplotlib's object interface only, because pyplot is not safe on the
 of a widget. matplotlib is imported by the first chart, not by this package.
 """
 
-from kit.figures.bits import draw_bits
 from kit.figures.charts import (
     Series,
     draw_bars,
@@ -34,11 +33,10 @@ from kit.figures.tables import (
     html_table,
     text_table,
 )
-from kit.figures.theme import BIT_LOOKS, COLOURS, PANEL_STYLE, PHASES, SERIES_COLOURS
+from kit.figures.theme import COLOURS, PANEL_STYLE, PHASES, SERIES_COLOURS
 from kit.figures.timelines import Span, draw_timeline
 
 __all__ = [
-    "BIT_LOOKS",
     "COLOURS",
     "PANEL_STYLE",
     "PHASES",
@@ -47,7 +45,6 @@ __all__ = [
     "Series",
     "Span",
     "draw_bars",
-    "draw_bits",
     "draw_lines",
     "draw_messages",
     "draw_stack",

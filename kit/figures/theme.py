@@ -41,17 +41,6 @@ PHASE_LOOKS = {
     "python": ("#5F5446", "#FFFFFF", "++"),
     "": ("#C4CBD2", "#1F2328", "//"),
 }
-#: The fill and the text on it of each part of a number's bits. In grey
-#: they are dark, middle and light.
-BIT_LOOKS = {
-    "sign": ("#5F5446", "#FFFFFF"),
-    "exponent": ("#6CB8E6", "#1F2328"),
-    "mantissa": ("#F6E3B4", "#1F2328"),
-}
-_BIT_STYLE = "\n".join(
-    f".kit-formats .kit-bit-{part} {{ background: {fill}; color: {words}; }}"
-    for part, (fill, words) in BIT_LOOKS.items()
-)
 #: Of a panel's controls. What is not the kit's own colour is JupyterLab's theme's, so
 #: that dark stays dark.
 PANEL_STYLE = f"""
@@ -86,34 +75,6 @@ PANEL_STYLE = f"""
 .kit-panel .kit-status {{ min-height: 22px; font-variant-numeric: tabular-nums; }}
 .kit-panel .kit-failed {{ border-left: 4px solid {COLOURS["slow"]}; padding-left: 10px;
   white-space: pre-wrap; }}
-.kit-gallery .kit-picture {{ min-height: 0; }}
-.kit-gallery .widget-toggle-buttons > div {{ display: grid;
-  grid-template-columns: repeat(auto-fit, minmax(33px, 1fr)); }}
-.kit-gallery .widget-toggle-button {{ min-width: 0; }}
-.kit-gallery .kit-guess {{ flex-direction: column; align-items: stretch; gap: 3px;
-  height: auto; }}
-.kit-gallery .kit-guess label {{ width: auto; max-width: none; text-align: left;
-  font-weight: 600; font-size: 13px; height: auto; line-height: 1.45; }}
-.kit-gallery .kit-guess select {{ width: 100%; min-height: 248px; padding: 4px;
-  border: 1px solid var(--jp-border-color2, {COLOURS["border"]}); border-radius: 8px;
-  font: inherit; background: var(--jp-layout-color1, {COLOURS["card"]}); }}
-.kit-gallery .kit-guess option {{ padding: 2px 6px; border-radius: 4px; }}
-.kit-gallery .kit-source .widget-html-content {{ min-width: 0; width: 100%; }}
-.kit-gallery .kit-source pre {{ margin: 0; padding: 10px 12px; font-size: 12px;
-  line-height: 1.5; overflow: auto; max-height: 420px; white-space: pre;
-  box-sizing: border-box;
-  border: 1px solid var(--jp-border-color2, {COLOURS["border"]}); border-radius: 8px;
-  background: var(--jp-cell-editor-background, {COLOURS["card"]}); }}
-.kit-gallery .kit-source pre:focus-visible {{ outline-offset: 2px;
-  outline: 2px solid {COLOURS["predicted"]}; }}
-.kit-gallery .kit-summary [role=status] > :first-child {{ font-weight: 600;
-  font-size: 15px; }}
-.kit-gallery code {{ padding: 1px 4px; border-radius: 4px; font-size: 12px;
-  background: var(--jp-layout-color2, {COLOURS["grid"]}); }}
-.kit-formats .kit-picture {{ min-height: 0; }}
-.kit-formats .kit-bit {{ min-width: 24px; padding: 0 4px; font-family: monospace;
-  font-size: 14px; }}
-{_BIT_STYLE}
 .kit-panel details {{ margin: 6px 0 0 14px; font-size: 13px; }}
 .kit-panel details pre {{ font-size: 12px; overflow-x: auto; }}
 """

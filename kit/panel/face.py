@@ -19,8 +19,6 @@ from kit.panel.controls import (
 )
 
 if TYPE_CHECKING:
-    from kit.panel.formats import Formats
-    from kit.panel.gallery import Gallery
     from kit.panel.panel import Panel
 
 _CONTROLS_WIDTH = "236px"
@@ -34,7 +32,7 @@ class Face(abc.ABC):
     prints.
     """
 
-    def __init__(self, panel: Panel | Gallery | Formats) -> None:
+    def __init__(self, panel: Panel) -> None:
         self._framed: Any = panel
         self._starters: list[Any] = []
         self._status, self._history = make_text("kit-status"), make_text("kit-history")

@@ -13,7 +13,6 @@ from kit.panel.controls import make_button
 from kit.panel.face import Face
 
 if TYPE_CHECKING:
-    from kit.panel.gallery import Gallery
     from kit.panel.panel import Panel
 
 _SECONDS_BETWEEN_LOOKS = 0.2
@@ -25,9 +24,9 @@ class Frame(Face):
     A view names in `_starters` the controls that wait while a run is under way.
     """
 
-    def __init__(self, panel: Panel | Gallery) -> None:
+    def __init__(self, panel: Panel) -> None:
         super().__init__(panel)
-        self._framed: Panel | Gallery = panel
+        self._framed: Panel = panel
         self._stop = make_button("Stop", "kit-stop", panel.stop)
         self._bar = widgets.FloatProgress(min=0, max=1)
         self._bar.layout = widgets.Layout(width="100%", height="6px", margin="0")

@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 import urllib.request
 
@@ -17,6 +19,7 @@ ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"),
     *("--disable-background-networking", "--disable-component-update"),
 ]
+SCRIPTS = sysconfig.get_path("scripts")
 #: Widget messages on a thread of their own, beside the cells, and after them.
 BESIDE, AFTER = "perCommTarget", "disabled"
 CONNECTED = """() => {
@@ -122,6 +125,8 @@ class Lab:
                 f"--LabApp.user_settings_dir={folder / 'user'}",
                 "--LabApp.expose_app_in_browser=True",
             ],
+            # As `jupyter lab` does: kernels find the programs beside their Python.
+            env={**os.environ, "PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -7,10 +7,9 @@ from browser.lab import BESIDE, wait_until
 
 WRITE = """
 from torch.utils.tensorboard import SummaryWriter
-from kit.tools import prepare_tensorboard
 
-logs = prepare_tensorboard("runs")
-with SummaryWriter(logs / "train") as writer:
+logs = "runs/1"
+with SummaryWriter(f"{logs}/train") as writer:
     for step in range(20):
         writer.add_scalar("loss", 1 / (1 + step), step)
         writer.add_scalar("images per second", 100 + step, step)

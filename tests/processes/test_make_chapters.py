@@ -1,13 +1,24 @@
 """`make test` runs chapters as a reader does, panels too."""
 
+import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
+from helpers import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
+BOARD = """
+import psutil
+%load_ext tensorboard
+%tensorboard --logdir {logs}
+with open("{logs}/servers", "w") as file:
+    print(*(child.pid for child in psutil.Process().children()), file=file)
+"""
 TRAIN = """
 import kit
 
@@ -31,7 +42,11 @@ def run(tmp_path):
         path = tmp_path / "chapter.ipynb"
         nbformat.write(book, path)
         command = ["make", "test-chapters", f"CHAPTERS={path}", f"VENV={sys.prefix}"]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+        env = {**os.environ, "PATH": path}
+        return subprocess.run(
+            command, cwd=ROOT, env=env, capture_output=True, text=True
+        )
 
     return run_cells
 
@@ -41,3 +56,12 @@ def test_a_panel_whose_experiment_fails_makes_its_chapter_red(run):
     assert done.returncode != 0
     assert "1 failed, 2 passed" in done.stdout, done.stdout
     assert "train(lr=2) raised ZeroDivisionError" in done.stdout
+
+
+@pytest.mark.timeout(180)
+def test_the_server_of_tensorboard_ends_with_the_chapter(run, tmp_path):
+    done = run(BOARD.replace("{logs}", str(tmp_path)))
+    assert done.returncode == 0, done.stdout
+    servers = [int(pid) for pid in (tmp_path / "servers").read_text().split()]
+    assert servers, "none was started"
+    wait_until(lambda: not any(map(psutil.pid_exists, servers)))

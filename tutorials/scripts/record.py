@@ -14,6 +14,7 @@ import datetime
 import math
 import os
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -116,8 +117,11 @@ class Recorder:
         self.options = options
         # All that runs here has full length; only what cells see is told otherwise.
         os.environ.pop("KIT_SMOKE", None)
+        # As `jupyter` does: kernels find TensorBoard and what else is beside Python.
+        programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
         self.environment = {
             **os.environ,
+            "PATH": programs,
             **({"KIT_SMOKE": "1"} if options.smoke else {}),
         }
         self.deadline = time.monotonic() + (options.seconds or math.inf)
@@ -280,9 +284,6 @@ def write_notebook(notebook: Any, path: Path) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in cell.outputs if is_static(output)]
-            for output in cell.outputs:
-                widget = "application/vnd.jupyter.widget-view+json"
-                output.get("data", {}).pop(widget, None)
     part = path.with_suffix(".part")
     part.write_text(nbformat.writes(notebook).rstrip("\n") + "\n", encoding="utf-8")
     part.replace(path)
@@ -291,10 +292,14 @@ def write_notebook(notebook: Any, path: Path) -> None:
 def is_static(output: Any) -> bool:
     """Return whether an output means something in a stored notebook.
 
-    Progress does not, and neither does a page that a script fetches from a server.
+    Progress does not, and neither does a widget, nor a page that a script fetches from
+    a server.
     """
-    page = "".join(output.get("data", {}).get("text/html", ""))
-    return output.get("metadata", {}).get("kit") != "progress" and "<script" not in page
+    data = output.get("data", {})
+    is_widget = "application/vnd.jupyter.widget-view+json" in data
+    is_page = "<script" in "".join(data.get("text/html", ""))
+    is_progress = output.get("metadata", {}).get("kit") == "progress"
+    return not (is_widget or is_page or is_progress)
 
 
 # Whether the machine is quiet

@@ -96,15 +96,6 @@ install() {
   export JUPYTER_PATH=$temporary/packages/share/jupyter
 }
 
-# The kit is not installed, so what it would put beside Python is made here.
-make_server() {
-  mkdir -p "$temporary/bin"
-  printf '#!/bin/sh\nexec "%s" -c "from kit.tools.tensorboard import serve; serve()" "$@"\n' \
-    "$("$python" -c 'import sys; print(sys.executable)')" >"$temporary/bin/kit-tensorboard"
-  chmod +x "$temporary/bin/kit-tensorboard"
-  PATH=$temporary/bin:$PATH
-}
-
 record() {
   local left=$((limit - SECONDS))
   echo "== Recording ${#chapters[@]} chapter(s), $left s are left"
@@ -130,7 +121,6 @@ race() {
 main() {
   local status=0
   install || return 1
-  make_server
   "$python" -m kit machine
   if ((${#chapters[@]})); then record || status=1; fi
   if [[ $seeds ]]; then race || status=1; fi
