@@ -893,7 +893,7 @@ def test_record_with_a_real_kernel(tmp_path, capsys, monkeypatch, checks):
     assert len(stored.cells) == 10
     assert "widgets" not in stored.metadata
     shown = [cell.outputs for cell in stored.cells[1:]]
-    assert [len(outputs) for outputs in shown] == [0, 1, 0, 1, 1, 1, 1, 1, 0]
+    assert [len(outputs) for outputs in shown] == [0, 1, 0, 1, 1, 1, 0, 1, 0]
     assert shown[1][0].data["text/plain"] == "'full length'"
     assert "×" in shown[3][0].data["text/plain"]
     assert "text/html" in shown[3][0].data
