@@ -17,6 +17,7 @@ import kit
 from kit import clock, system
 from kit.costs import Line
 from kit.experiment import resolve
+from kit.figures import format_number
 from kit.life import Block, Life
 from kit.progress import Progress
 from kit.tuning import find_batch_size
@@ -36,6 +37,8 @@ class Simulated:
     """A prober whose memory and seconds are functions of the size."""
 
     knob = "batch_size"
+    #: How far, relatively, a trial's blocks lie apart, and with them its interval.
+    uneven = 0.0
 
     def __init__(self, bytes_at, seconds_at, *, samples=math.inf, runs_out_at=math.inf):
         self.bytes_at, self.seconds_at = bytes_at, seconds_at
@@ -60,7 +63,8 @@ class Simulated:
         if bytes_ > budget:
             return Probe(size, self.bytes_at(0), bytes_, handled, None)
         seconds = self.seconds_at(handled)
-        blocks = [Block(seconds, seconds, float(handled), steps=1)] * 3
+        took = [seconds * (1 + part * self.uneven) for part in (-1, 0, 1)]
+        blocks = [Block(each, each, float(handled), steps=1) for each in took]
         life = Life(0, setup_seconds=0.1, memory_bytes=int(bytes_), blocks=blocks)
         knobs = {"batch_size": size}
         trial = dataclasses.replace(TEMPLATE, knobs=knobs, lives=[life])
@@ -157,9 +161,9 @@ def test_the_size_to_train_with_is_fast_and_small(name, memory, reckoned):
     assert found.batch_size <= 2 * smallest + 8
 
 
-def scatter(seconds_at, seed):
+def scatter(seconds_at, seed, spread=0.03):
     generator = random.Random(seed)
-    return lambda b: seconds_at(b) * math.exp(generator.gauss(0, 0.03))
+    return lambda b: seconds_at(b) * math.exp(generator.gauss(0, spread))
 
 
 @pytest.mark.parametrize("fixed", [0.03, 0.1, 0.4])
@@ -176,6 +180,43 @@ def test_times_that_scatter_mislead_it_seldom(memory, fixed):
         sizes.append(found.batch_size / needed)
     assert hits >= 95
     assert sorted(sizes)[89] <= 2.5
+
+
+SURE, UNSURE = "as fast as any size tried", "no size tried is clearly"
+
+
+@pytest.mark.parametrize("uneven, spread", [(0.0, 0.06), (0.02, 0.06), (0.3, 0.0)])
+def test_the_sentence_claims_what_the_table_shows(uneven, spread):
+    """105 images a second are not "as fast as any", above a row with 113."""
+    said = set()
+    for seed in range(60):
+        prober = Simulated(
+            MEMORY["mostly activations"], scatter(line(0.03, 0.01), seed, spread)
+        )
+        prober.uneven = uneven
+        found = find(prober)
+        spans = {t.knobs["batch_size"]: t.interval for t in found.trials}
+        fastest = max(t.items_per_second for t in found.trials)
+        if found.batch_size not in spans:
+            assert "not tried" in found.finding() and SURE not in found.finding()
+            continue
+        said.add(next(words for words in (SURE, UNSURE) if words in found.finding()))
+        low, high = spans[found.batch_size]
+        if SURE in found.finding():
+            assert low >= 0.95 * fastest * (1 - 1e-9)
+        assert high >= 0.95 * max(low for low, _ in spans.values())
+        assert f"[{format_number(low)}, {format_number(high)}]" in repr(found)
+    assert said == {0.0: {SURE}, 0.02: {SURE, UNSURE}, 0.3: {UNSURE}}[uneven]
+
+
+def test_a_size_that_was_not_tried_is_not_called_fast():
+    prober = Simulated(MEMORY["tiny samples"], line(0.1, 0.01))
+    found = find(prober)
+    assert found.batch_size not in prober.sizes
+    assert found.largest not in prober.sizes
+    said = found.finding()
+    for words in (f"{found.batch_size:,}, which was not tried, should", "should fit"):
+        assert words in said
 
 
 def test_lines_and_residuals_are_those_of_the_trials():

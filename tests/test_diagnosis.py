@@ -1206,6 +1206,11 @@ def test_the_reason_tells_wide_intervals_from_small_savings():
     assert "3%" in small.replace(" ", "") and "wide" not in small
 
 
+def test_what_is_called_little_is_at_most_that():
+    """A saving that may be 8 % is not "at most 3%"."""
+    assert "more than 8%" in conclude(input=(1.02, 0.97, 1.08)).reason
+
+
 def test_a_saving_that_is_not_known_is_not_called_nothing():
     assert "saves more than" not in conclude(input=UNKNOWN).reason
 
@@ -1622,6 +1627,11 @@ def test_verify_says_what_was_predicted_and_what_is_gained():
     assert done.comparison.ratio.value > 3
     for said in (repr(done), done._repr_html_(), done.sentence()):
         assert "predicted" in said and said.count("%") >= 2
+    assert "as as" not in repr(done) and "as fast as before" in repr(done)
+    unsure = kit.compare({"before": waits, "repaired": waits}, seconds=0.3)
+    unsure.ratios["repaired"] = Ratio(1.2, 0.8, 1.8, "cannot tell")
+    doubted = dataclasses.replace(done, comparison=unsure)
+    assert doubted.sentence().startswith("Cannot tell")
 
 
 def test_verify_takes_a_repair_without_the_knobs():

@@ -474,7 +474,7 @@ def test_only_the_panel_makes_widgets():
 
 def test_only_the_command_line_and_notices_print():
     def prints(path, tree):
-        allowed = ("__main__.py", "progress.py", "data.py", "data/")
+        allowed = ("__main__.py", "progress.py")
         if not path.relative_to(KIT).as_posix().startswith(allowed):
             yield from (line for name, line in calls(tree) if name == "print")
 
@@ -525,7 +525,7 @@ CLOCKS = re.compile(r"(?:time|perf_counter|monotonic|(?:process|thread)_time)(?:
 
 def clocks(path, tree):
     """Yield where a clock is read; telling the time that is left is allowed."""
-    if room_of(path) in ("clock", "system", "data", "progress"):
+    if room_of(path) in ("clock", "system", "progress"):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):

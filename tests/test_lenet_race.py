@@ -4,11 +4,13 @@ import dataclasses
 import importlib.util
 import os
 import re
+import struct
 import subprocess
 import sys
 import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -225,6 +227,29 @@ def test_what_the_device_cannot_do_is_left_out_with_what_it_can(race, monkeypatc
         told = race.why_not("graph", arguments)
         assert told == "" if can else "Tesla T4 has no bfloat16" in told
         assert not race.why_not("fused", arguments)
+
+
+def write_idx(path, array):
+    """Write an IDX file: zeros, type, dimensions, sizes, then the bytes."""
+    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+    path.write_bytes(header + array.tobytes())
+
+
+def test_fashion_mnist_is_read_where_its_files_are(race, tmp_path, monkeypatch):
+    monkeypatch.setenv("KIT_CACHE", str(tmp_path))
+    raw = tmp_path / "FashionMNIST" / "raw"
+    with pytest.raises(kit.data.DataError, match="unpack") as raised:
+        race.load_images("fashion", 30)
+    assert str(raw) in str(raised.value) and "--data glyphs" in str(raised.value)
+    raw.mkdir(parents=True)
+    pixels = np.arange(40 * 28 * 28, dtype=np.uint8).reshape(40, 28, 28)
+    for part in ("train", "t10k"):
+        write_idx(raw / f"{part}-images-idx3-ubyte", pixels)
+        write_idx(raw / f"{part}-labels-idx1-ubyte", np.arange(40, dtype=np.uint8) % 10)
+    train_set, test_set = race.load_images("fashion", 30)
+    assert (len(train_set), len(test_set)) == (30, 5)
+    assert np.array_equal(train_set.images[:, 0].numpy(), pixels[:30])
+    assert train_set.classes[train_set[9][1]] == "Ankle boot"
 
 
 def test_a_loss_that_is_lost_names_its_step(race, capsys, tidy):

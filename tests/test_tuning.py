@@ -248,10 +248,35 @@ def tuning():
 
 def test_report_says_what_was_found(tuning):
     text = repr(tuning)
-    assert text.startswith("num_workers=2 is 1.90 × as fast as none")
+    assert text.startswith("num_workers=2 is 1.90 × as fast as none [1.77, 2.04]")
     for part in ("prefetch_factor=2", "<decode>-bound", "3.1%", "2 ←", "[180, 200]"):
         assert part in text
     assert all(len(line) <= 88 for line in text.splitlines())
+
+
+UNKNOWN = (math.nan, math.nan)
+
+
+@pytest.mark.parametrize(
+    "rates, chosen, said",
+    [
+        ({0: (100, 99, 101), 2: (100, 99, 101)}, 2, "=2 is as fast as none: 1.00 ×"),
+        ({0: (100, 90, 110), 2: (105, 95, 115)}, 2, "Cannot tell how num_workers=2"),
+        ({0: (100, *UNKNOWN), 2: (190, *UNKNOWN)}, 2, "interval is unknown"),
+        ({0: (100, 99, 101), 2: (90, 89, 91)}, 0, "that was tried is faster"),
+        ({0: (100, 90, 110), 2: (101, 91, 111)}, 0, "that was tried is clearly faster"),
+        ({2: (100, 90, 110), 4: (101, 91, 111)}, 2, "that was tried is clearly faster"),
+        ({0: (100, 99, 101)}, 4, "it was not measured"),
+    ],
+)
+def test_the_finding_says_no_more_than_the_intervals(tuning, rates, chosen, said):
+    found = dataclasses.replace(
+        tuning,
+        settings={"num_workers": chosen},
+        measured={n: Estimate(*rate) for n, rate in rates.items()},
+    )
+    assert said in found.finding()
+    assert "best" not in found.finding()
 
 
 def test_html_report_escapes_and_holds_the_table(tuning):

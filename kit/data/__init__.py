@@ -11,11 +11,9 @@
 (torch.Size([256, 1, 28, 28]), torch.Size([256]))
 """
 
-from kit.data.datasets import Distant, PhotoDataset
-from kit.data.drawing import CLASSES, SIZE, draw_photo
-from kit.data.fashion import fashion_mnist
-from kit.data.images import GreyImages
-from kit.data.storage import DataError, cache_folder, glyphs, photos
+from kit.data.cache import DataError, cache_folder
+from kit.data.letters import GreyImages, glyphs
+from kit.data.photo import Distant, PhotoDataset, photos
 
-__all__ = ["CLASSES", "SIZE", "DataError", "Distant", "GreyImages", "PhotoDataset"]
-__all__ += ["cache_folder", "draw_photo", "fashion_mnist", "glyphs", "photos"]
+__all__ = ["DataError", "Distant", "GreyImages", "PhotoDataset"]
+__all__ += ["cache_folder", "glyphs", "photos"]

@@ -244,5 +244,6 @@ def _explain(
     if sure:
         names = ", ".join(sure)
         return f"no single cause stands out; small savings are possible ({names})"
-    least = f"nothing that was left out saves more than {LEAST_SAVING:.0%}"
+    most = max([LEAST_SAVING, *(fraction.high for fraction in fractions.values())])
+    least = f"nothing that was left out saves more than {math.ceil(100 * most)}%"
     return f"nothing to repair was found; {least}"

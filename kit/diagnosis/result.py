@@ -112,7 +112,7 @@ class Diagnosis:
             known = repaired.defaults.keys() - repaired.fixed.keys()
             own = repaired.bind({k: v for k, v in self.knobs.items() if k in known})
         names = {
-            "as it was": _bind(self.experiment, self.knobs),
+            "before": _bind(self.experiment, self.knobs),
             "repaired": _bind(repaired, own),
         }
         comparison = compare(names, seconds=seconds)
@@ -244,10 +244,12 @@ class Verification:
 
     def sentence(self) -> str:
         """Return both in one sentence."""
-        gained = write_saving(self.comparison.ratio)
+        ratio = self.comparison.ratio
+        unsure = "Cannot tell; the" if ratio.verdict == "cannot tell" else "The"
+        gained = f"{unsure} repair saves {write_saving(ratio)}"
         if self.predicted is None:
-            return f"The repair saves {gained}; nothing was predicted"
-        return f"The repair saves {gained}; predicted: {explain_saving(self.predicted)}"
+            return f"{gained}; nothing was predicted"
+        return f"{gained}; predicted: {explain_saving(self.predicted)}"
 
     def __repr__(self) -> str:
         return f"{self.sentence()}\n{self.comparison!r}"

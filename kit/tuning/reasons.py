@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from kit.figures import format_bytes, format_ratio, format_seconds
-from kit.stats import SAME, Estimate
+from kit.figures import format_bytes, format_number, format_ratio, format_seconds
+from kit.stats import SAME, Estimate, judge_ratio
 from kit.tuning.prediction import (
     PREFETCH,
     choose_persistence,
@@ -167,16 +167,37 @@ def _count(workers: int) -> str:
     return "1 worker" if workers == 1 else f"{workers} workers"
 
 
+def compare_rates(one: Estimate, other: Estimate) -> Estimate:
+    """Return the ratio of two rates that were measured one after another.
+
+    Its interval holds the errors of both; it is unknown where one of theirs is.
+
+    >>> compare_rates(Estimate(30.0, 30.0, 30.0), Estimate(20.0, 20.0, 20.0))
+    Estimate(value=1.5, low=1.5, high=1.5)
+    """
+    half = math.hypot(*(math.log(rate.high / rate.low) / 2 for rate in (one, other)))
+    value = one.value / other.value
+    return Estimate(value, value * math.exp(-half), value * math.exp(half))
+
+
 def write_finding(settings: Mapping[str, object], rates: Mapping[int, Estimate]) -> str:
-    """Say the result in one sentence."""
+    """Say the result in one sentence, of what was measured and by its intervals."""
     workers = int(str(settings["num_workers"]))
+    chosen = f"num_workers={workers}"
     if workers not in rates:
-        return f"num_workers={workers} is predicted to be the best"
-    if workers == 0:
-        return "num_workers=0: no number of workers that was tried is faster"
-    if 0 not in rates:
-        return f"num_workers={workers} is the best that was tried"
-    ratio = rates[workers].value / rates[0].value
-    if ratio < SAME:
-        return f"num_workers={workers} is as fast as none"
-    return f"num_workers={workers} is {format_ratio(ratio)} as fast as none"
+        return f"{chosen} is predicted to be as fast as any; it was not measured"
+    if workers == 0 or 0 not in rates:
+        others = [rate for n, rate in rates.items() if n != workers]
+        ratios = [compare_rates(rate, rates[workers]) for rate in others]
+        clearly = "" if all(ratio.high <= SAME for ratio in ratios) else "clearly "
+        return f"{chosen}: no other number that was tried is {clearly}faster"
+    value, low, high = compare_rates(rates[workers], rates[0])
+    verdict, said = judge_ratio(low, high), format_ratio(value)
+    interval = "(its interval is unknown)"
+    if not math.isnan(low):
+        interval = f"[{format_number(low)}, {format_number(high)}]"
+    if verdict == "cannot tell":
+        return f"Cannot tell how {chosen} compares with none: {said} {interval}"
+    if verdict == "same":
+        return f"{chosen} is as fast as none: {said} {interval}"
+    return f"{chosen} is {said} as fast as none {interval}"

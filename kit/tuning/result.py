@@ -106,7 +106,8 @@ class LoaderTuning:
 
     def _notes(self) -> str:
         return (
-            f"Nothing else in question beats it by more than {self.regret:.1%}. "
+            "As far as prediction and measurement tell, nothing else in question beats "
+            f"it by more than {self.regret:.1%}. "
             f"{self.seconds:.0f} s, {self.starts} starts of a loader with workers."
         )
 

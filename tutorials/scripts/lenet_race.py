@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from torchvision.datasets import FashionMNIST
 
 import kit
 from kit import stats
@@ -332,13 +333,28 @@ def check_losses(losses: list[float], variant: str, epoch: int, lr: float) -> No
 
 def load_images(data: str, count: int):
     """Return the first images to train on, and a sixth as many to test with."""
-    read = {"glyphs": kit.data.glyphs, "fashion": kit.data.fashion_mnist}[data]
+    read = {"glyphs": kit.data.glyphs, "fashion": read_fashion}[data]
     sets = []
     for train_part, wanted in ((True, count), (False, count // 6)):
         whole = read(train_part)
         kept = whole.images[:wanted], whole.labels[:wanted]
         sets.append(kit.data.GreyImages(*kept, whole.classes))
     return sets
+
+
+def read_fashion(train_part: bool) -> kit.data.GreyImages:
+    """Return Fashion-MNIST, where its unpacked files are; nothing is downloaded."""
+    folder = kit.data.cache_folder()
+    try:
+        whole = FashionMNIST(folder, train=train_part)
+    except RuntimeError as error:
+        raise kit.data.DataError(
+            f"--data fashion: its files are not in {folder / 'FashionMNIST' / 'raw'}. "
+            "https://github.com/zalandoresearch/fashion-mnist links them: unpack them "
+            "there (gunzip), or take --data glyphs"
+        ) from error
+    images, classes = whole.data[:, None], tuple(whole.classes)
+    return kit.data.GreyImages(images, whole.targets, classes)
 
 
 def why_not(variant: str, arguments: argparse.Namespace) -> str:

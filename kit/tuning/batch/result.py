@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kit import figures
 from kit.costs import Line
+from kit.stats import Estimate
 from kit.trial import Trial
+from kit.tuning.reasons import compare_rates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_HEADERS = ("size", "per second", "reckoned", "peak memory", "reckoned")
+_HEADERS = ("size", "per second", "95 %", "reckoned", "peak memory", "reckoned")
+#: A size is good enough that reaches this share of the fastest one's speed.
+_ENOUGH = 0.95
 
 
 @dataclass(frozen=True, repr=False)
 class BatchSizeTuning:
     """A batch size to train with, the largest that fits, and the trials behind both.
 
-    `batch_size` is the smallest that reaches 95 % of the best throughput, `largest` the
-    largest that fits into `budget_bytes`; where no trial had it, it lies on the line of
-    those that were near. `time` (seconds per step) and `memory` (bytes) are lines over
+    `batch_size` is the smallest that seems to reach 95 % of the best throughput, and
+    none that was tried is clearly faster by more; `largest` is the largest that fits
+    into `budget_bytes`. Where no trial had one, it lies on the line of those that were
+    near. `time` (seconds per step) and `memory` (bytes) are lines over
     the batch size, fitted to the trials, None where there was only one size. `trials`
     are the real ones that fitted, by size; `too_large` has the bytes of those that did
     not, inf where memory ran out. `forecast` is the line of bytes that was reckoned
@@ -60,20 +65,30 @@ class BatchSizeTuning:
         return int(str(trial.knobs[self.knob]))
 
     def finding(self) -> str:
-        """Return the result in one sentence."""
+        """Return the result in one sentence, which the trials' intervals support."""
         knob, budget = self.knob, figures.format_bytes(self.budget_bytes)
+        tried = {self._size(trial): trial for trial in self.trials}
+        will = "" if self.largest in tried else "should "
         if self.largest >= self.most:
-            fits = f"all of the {self.largest:,} samples fit into {budget}"
+            fits = f"all of the {self.largest:,} samples {will}fit into {budget}"
         else:
-            fits = f"up to {knob}={self.largest:,} fits into {budget}"
-        if self.batch_size == self.largest:
-            return f"{self.experiment}: {fits}, and is the fastest"
-        return (
-            f"{self.experiment}: {knob}={self.batch_size:,} is as fast as any, within "
-            f"5 %; {fits}"
-        )
+            fit = f"{will}fit" if will else "fits"
+            fits = f"up to {knob}={self.largest:,} {fit} into {budget}"
+        return f"{self.experiment}: {self._judge_speed(tried)}; {fits}"
 
-    def table(self) -> list[tuple[str, str, str, str, str]]:
+    def _judge_speed(self, tried: Mapping[int, Trial]) -> str:
+        chosen = f"{self.knob}={self.batch_size:,}"
+        if self.batch_size not in tried:
+            return f"{chosen}, which was not tried, should be nearly as fast as any"
+        others = [trial for size, trial in tried.items() if size != self.batch_size]
+        own = tried[self.batch_size]
+        if not others:
+            return f"{chosen} is the only size that was timed"
+        if all(compare_trials(own, other).low >= _ENOUGH for other in others):
+            return f"{chosen} is as fast as any size tried, within 5 %"
+        return f"no size tried is clearly more than 5 % faster than {chosen}"
+
+    def table(self) -> list[tuple[str, str, str, str, str, str]]:
         """Return a row per trial: size, items per second and bytes, with the lines'."""
         rows = []
         for trial in self.trials:
@@ -81,10 +96,12 @@ class BatchSizeTuning:
             per_step = trial.items_per_second * trial.step_seconds
             time = self.time.predict(size) if self.time else math.nan
             memory = self.memory.predict(size) if self.memory else math.nan
+            low, high = map(figures.format_number, trial.interval)
             rows.append(
                 (
                     f"{size:,}",
                     figures.format_number(trial.items_per_second),
+                    "–" if math.isnan(trial.interval[0]) else f"[{low}, {high}]",
                     "–" if math.isnan(time) else figures.format_number(per_step / time),
                     figures.format_bytes(_bytes(trial)),
                     "–" if math.isnan(memory) else figures.format_bytes(memory),
@@ -94,7 +111,7 @@ class BatchSizeTuning:
             taken = (
                 "ran out" if math.isinf(bytes_) else figures.format_bytes(bytes_)
             ) + ", too much"
-            rows.append((f"{size:,}", "–", "–", taken, "–"))
+            rows.append((f"{size:,}", "–", "–", "–", taken, "–"))
         return rows
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -186,6 +203,17 @@ class BatchSizeTuning:
     def _repr_html_(self) -> str:
         card = figures.html_card(self.finding(), self.rows(), note=self._note())
         return card + figures.html_table(_HEADERS, self.table(), title="Trials")
+
+
+def compare_trials(one: Trial, other: Trial) -> Estimate:
+    """Return the ratio of two trials' speeds, with the interval of both."""
+    rates = (Estimate(x.items_per_second, *x.interval) for x in (one, other))
+    return compare_rates(*rates)
+
+
+def is_enough(trial: Trial, others: Iterable[Trial]) -> bool:
+    """Return whether none of the others is clearly more than 5 % faster."""
+    return not any(compare_trials(trial, x).high < _ENOUGH for x in others)
 
 
 def _bytes(trial: Trial) -> float:

@@ -14,7 +14,7 @@ from kit.experiment import ExperimentError
 from kit.figures import format_bytes, format_value
 from kit.system import available_bytes
 from kit.tuning.batch.probe import CALLER, Probe, Prober
-from kit.tuning.batch.result import BatchSizeTuning
+from kit.tuning.batch.result import BatchSizeTuning, is_enough
 
 MOST_TRIALS = 4
 #: 95 % of the best throughput is to be reached: a little higher, since times scatter.
@@ -273,13 +273,18 @@ class Search:
     def _smallest_good(self) -> int:
         """Return the smallest size that reaches the share of the best rate.
 
-        One that was tried, unless another should do that is much smaller.
+        One that was tried, unless another should do that is much smaller. What lines
+        say of one that was tried is not held against the trials themselves.
         """
         times = self._times()
         best = max(size / seconds for size, seconds in times)
         tried = next(b for b, seconds in times if b / seconds >= _AIM * best)
         knee = math.ceil(self._knee())
-        return tried if tried < _MUCH * knee else knee
+        chosen = tried if tried < _MUCH * knee else knee
+        timed = {p.size: p.trial for p in self._fitting() if p.trial}
+        if chosen in timed and not is_enough(timed[chosen], timed.values()):
+            return next(b for b, x in timed.items() if is_enough(x, timed.values()))
+        return chosen
 
     def _conclude(self, seconds: float) -> BatchSizeTuning:
         fitting = self._fitting()

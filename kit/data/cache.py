@@ -1,0 +1,91 @@
+"""Where what the kit keeps lies, and how it gets there: whole, or not at all."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kit import figures
+from kit.progress import Progress
+
+
+class DataError(RuntimeError):
+    """Name the data that cannot be made or read, the reason and what to do next."""
+
+
+def cache_folder() -> Path:
+    """Return the folder for what the kit keeps; it need not exist yet.
+
+    The environment variable KIT_CACHE names it. Without, it is `training-speed-kit` in
+    $XDG_CACHE_HOME or ~/.cache. Raises DataError where the user has no home folder.
+
+    >>> cache_folder().is_absolute()
+    True
+    """
+    usual = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    chosen = os.environ.get("KIT_CACHE") or f"{usual}/training-speed-kit"
+    try:
+        return Path(chosen).expanduser().absolute()
+    except RuntimeError as error:
+        raise DataError(f"no cache folder: {error} Set KIT_CACHE=<a folder>.") from None
+
+
+def keep(name: str, make: Callable[[Path], None], *, megabytes: int) -> Path:
+    """Return the file or folder `name` in the cache; where it is missing, make it.
+
+    `make(path)` writes it elsewhere, and it appears under its name when it is complete:
+    several processes may ask at once. `name` holds a version, which counts up when what
+    is made changes. Raises DataError where it cannot be written.
+    """
+    home = cache_folder()
+    place = home / name
+    try:
+        if not place.exists():
+            home.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=home, prefix=".") as folder:
+                make(Path(folder, name))
+                Path(folder, name).replace(place)
+    except OSError as error:
+        # What another process made meanwhile is as good.
+        if not os.path.exists(place):
+            raise DataError(
+                f"cannot keep {name} in {home}: {error.strerror or error}.\n"
+                f"It needs {megabytes} MB in a folder that can be written: set "
+                "KIT_CACHE=<such a folder>, and try again."
+            ) from error
+    return place
+
+
+def draw_all(draw: Callable[[int], Any], numbers: range, what: str) -> list[Any]:
+    """Return draw(number) for all numbers, drawn on all cores, with progress."""
+    from concurrent.futures import ThreadPoolExecutor  # here, for a short import
+
+    made, pool = [], ThreadPoolExecutor()
+    with Progress(what) as progress:
+        progress.doing = "drawing them, once"
+        progress.begin(0, 1)
+        try:
+            for drawn in pool.map(draw, numbers):
+                made.append(drawn)
+                progress.hear()
+                progress.expect(len(made) / len(numbers))
+        finally:
+            pool.shutdown(cancel_futures=True)  # waits for those under way
+    return made
+
+
+def show_classes(dataset: Any, labels: list[int], find: Callable[[int], Any]) -> str:
+    """Return HTML with the first image of each class, of ten at most.
+
+    `find(index)` returns the PIL image of a sample.
+    """
+    pictures = []
+    for label in sorted(set(labels))[:10]:
+        jpeg = io.BytesIO()
+        find(labels.index(label)).resize((96, 96)).save(jpeg, "JPEG", quality=80)
+        pictures.append((dataset.classes[label], jpeg.getvalue()))
+    return figures.html_pictures(pictures, caption=repr(dataset))
