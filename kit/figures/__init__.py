@@ -12,7 +12,6 @@ from kit.figures.charts import (
     draw_steps,
     is_wide,
 )
-from kit.figures.messages import draw_messages
 from kit.figures.numbers import (
     format_bytes,
     format_number,
@@ -49,7 +48,6 @@ __all__ = [
     "draw_bars",
     "draw_bits",
     "draw_lines",
-    "draw_messages",
     "draw_stack",
     "draw_step",
     "draw_steps",

@@ -11,8 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from kit.costs import Apart, NumberFormat, Parts
-from kit.costs.number_formats import find_formats, format_exactly, format_short
+from kit.costs.apart import Apart
+from kit.costs.number_formats import (
+    NumberFormat,
+    Parts,
+    find_formats,
+    format_exactly,
+    format_short,
+)
 from kit.experiment import ExperimentError
 from kit.figures import format_value
 from kit.panel.static import is_static, show_static
@@ -207,7 +213,7 @@ class Told:
 def describe(form: NumberFormat, value: float) -> str:
     """Say what a format makes of a number: overflow, underflow, subnormal, or how near.
 
-    >>> from kit.costs import FORMATS
+    >>> from kit.costs.number_formats import FORMATS
     >>> describe(FORMATS["float16"], 65520)
     'In float16, 65520 overflows to inf: the largest number is 65504.'
     >>> describe(FORMATS["bfloat16"], 1)

@@ -339,12 +339,10 @@ def few_code_cells(chapter):
 
 @rule
 def short_code_cells(chapter):
-    """Median at most 5 lines, 90 % at most 12, none above 25."""
+    """Median at most 6 lines, none above 25."""
     lengths = sorted(map(lines_of, chapter.code))
-    if statistics.median(lengths) > 5:
+    if statistics.median(lengths) > 6:
         yield f"the median is {statistics.median(lengths)} lines"
-    if (share := sum(n <= 12 for n in lengths) / len(lengths)) < 0.9:
-        yield f"only {share:.0%} have at most 12 lines: {lengths}"
     if lengths[-1] > 25:
         yield f"one has {lengths[-1]} lines"
 
