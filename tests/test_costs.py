@@ -1,12 +1,18 @@
 """Cost models: formulas hold at their edges, and against what is simulated."""
 
 import heapq
-import inspect
 import math
 
 import pytest
 
-from kit.costs import Line, fit_line, predict_data_parallel, predict_loader
+from kit.costs import (
+    LINKS,
+    Line,
+    Link,
+    fit_line,
+    predict_data_parallel,
+    predict_loader,
+)
 
 
 def simulate(workers, *, load, waiting=0.0, step=0.0, cores=math.inf, batches=400):
@@ -112,33 +118,6 @@ def test_more_workers_are_never_predicted_slower():
     assert rates == sorted(rates, reverse=True)
 
 
-def test_signature_is_the_agreed_one():
-    parameters = inspect.signature(predict_loader).parameters
-    defaults = {name: p.default for name, p in list(parameters.items())[2:]}
-    assert defaults == {
-        "step_seconds": 0.0,
-        "waiting_seconds": 0.0,
-        "carry_seconds": 0.0,
-        "cores": None,
-        "step_cores": 1.0,
-    }
-
-
-@pytest.mark.parametrize(
-    ("workers", "times", "words"),
-    [
-        (-1, {"load_seconds": 1.0}, "num_workers=-1"),
-        (1, {"load_seconds": math.nan}, "finite"),
-        (1, {"load_seconds": 1.0, "step_seconds": -0.1}, "not below 0"),
-        (1, {"load_seconds": 1.0, "waiting_seconds": 2.0}, "waiting_seconds=2.0"),
-        (1, {"load_seconds": 1.0, "cores": 0}, "cores=0"),
-    ],
-)
-def test_times_that_cannot_be(workers, times, words):
-    with pytest.raises(ValueError, match=words):
-        predict_loader(workers, **times)
-
-
 # Data parallel
 
 
@@ -209,35 +188,6 @@ def test_many_ranks_send_almost_twice_the_gradients():
     assert sent == pytest.approx([1, 4 / 3, 2], rel=1e-4)
 
 
-def test_signature_of_data_parallel_is_the_agreed_one():
-    parameters = inspect.signature(predict_data_parallel).parameters
-    kinds = {name: p.kind.name for name, p in parameters.items()}
-    assert kinds.pop("ranks") == "POSITIONAL_OR_KEYWORD"
-    assert set(kinds.values()) == {"KEYWORD_ONLY"}
-    defaults = {name: p.default for name, p in list(parameters.items())[2:]}
-    assert defaults == {
-        "latency_seconds": 0.0,
-        "gradient_bytes": 0.0,
-        "bytes_per_second": math.inf,
-    }
-
-
-@pytest.mark.parametrize(
-    ("ranks", "amounts", "words"),
-    [
-        (0, {"compute_seconds": 1.0}, "ranks=0"),
-        (2, {"compute_seconds": math.nan}, "finite"),
-        (2, {"compute_seconds": 1.0, "latency_seconds": -1.0}, "not below 0"),
-        (2, {"compute_seconds": 1.0, "gradient_bytes": math.inf}, "finite"),
-        (2, {"compute_seconds": 1.0, "bytes_per_second": 0.0}, "bytes_per_second=0.0"),
-        (2, {"compute_seconds": 1.0, "bytes_per_second": math.nan}, "nan"),
-    ],
-)
-def test_amounts_that_cannot_be(ranks, amounts, words):
-    with pytest.raises(ValueError, match=words):
-        predict_data_parallel(ranks, **amounts)
-
-
 # What grows with the batch
 
 
@@ -265,16 +215,58 @@ def test_the_knee_reaches_its_share_of_the_best_rate():
     assert math.isinf(Line(1.0, 0.0).find_size(2.0))
 
 
+# Links
+
+
+def test_named_links_are_those_of_the_standards():
+    gbit = {name: round(8e-9 * link.bytes_per_second) for name, link in LINKS.items()}
+    assert gbit == {
+        "Ethernet, 1 Gbit/s": 1,
+        "Ethernet, 100 Gbit/s": 100,
+        "PCIe 5 x16": 504,  # 32 GT/s on 16 lanes, 128 bits in 130
+        "InfiniBand NDR": 400,
+        "NVLink 4": 3600,
+        "NVLink 5": 7200,
+    }
+    assert round(32 * 16 * 128 / 130) == 504
+    assert all(1e-6 < link.latency_seconds < 1e-4 for link in LINKS.values())
+
+
+def test_on_a_slowed_link_a_message_takes_so_many_times_as_long():
+    link = LINKS["InfiniBand NDR"]
+    for factor in (0.5, 1, 1000):
+        slowed = link.slowed(factor)
+        assert slowed.latency_seconds == pytest.approx(factor * link.latency_seconds)
+        assert slowed.bytes_per_second == pytest.approx(link.bytes_per_second / factor)
+
+
+# What cannot be: an error names the function, the knob and its value
+
+LOAD, COMPUTE = {"load_seconds": 1.0}, {"compute_seconds": 1.0}
+
+
 @pytest.mark.parametrize(
-    "sizes, amounts, words",
+    ("call", "arguments", "amounts", "words"),
     [
-        ([1], [1.0], "two or more different"),
-        ([4, 4], [1.0, 1.0], "two or more different"),
-        ([1, 2], [1.0], "an amount for each"),
-        ([0, 2], [1.0, 2.0], "above 0"),
-        ([1, 2], [1.0, math.inf], "finite"),
+        (predict_loader, [-1], LOAD, "num_workers=-1"),
+        (predict_loader, [1], {"load_seconds": math.nan}, "load_seconds=nan"),
+        (predict_loader, [1], LOAD | {"step_seconds": -0.1}, "step_seconds=-0.1"),
+        (predict_loader, [1], LOAD | {"waiting_seconds": 2.0}, "waiting_seconds=2.0"),
+        (predict_loader, [1], LOAD | {"cores": 0}, "cores=0"),
+        (predict_data_parallel, [0], COMPUTE, "ranks=0"),
+        (predict_data_parallel, [2], {"compute_seconds": math.inf}, "seconds=inf"),
+        (predict_data_parallel, [2], COMPUTE | {"latency_seconds": -1}, "seconds=-1"),
+        (predict_data_parallel, [2], COMPUTE | {"bytes_per_second": 0}, "second=0"),
+        (predict_data_parallel, [2], COMPUTE | {"bytes_per_second": math.nan}, "=nan"),
+        (fit_line, [[1], [1.0]], {}, r"sizes=\[1\].*two or more different"),
+        (fit_line, [[4, 4], [1.0, 1.0]], {}, r"sizes=\[4, 4\]"),
+        (fit_line, [[1, 2], [1.0]], {}, r"amounts=\[1.0\]"),
+        (fit_line, [[0, 2], [1.0, 2.0]], {}, r"sizes=\[0, 2\]"),
+        (fit_line, [[1, 2], [1.0, math.inf]], {}, r"amounts=\[1.0, inf\]"),
+        (Link(1.0, 1.0).slowed, [0], {}, "factor=0"),
+        (Link(1.0, 1.0).slowed, [math.inf], {}, "factor=inf"),
     ],
 )
-def test_no_line_goes_through_what_cannot_be(sizes, amounts, words):
-    with pytest.raises(ValueError, match=words):
-        fit_line(sizes, amounts)
+def test_amounts_that_cannot_be(call, arguments, amounts, words):
+    with pytest.raises(ValueError, match=rf"{call.__name__}\(\): .*{words}"):
+        call(*arguments, **amounts)

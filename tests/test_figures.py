@@ -16,14 +16,11 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import same_color, to_rgb
 from matplotlib.container import ErrorbarContainer
 from matplotlib.markers import MarkerStyle
-from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
 from nbclient import NotebookClient
 from PIL import Image
-from schedules import ring, through_root, tree
 
 from kit import figures
-from kit.costs import Message
 
 NAN = math.nan
 
@@ -369,163 +366,6 @@ def test_what_is_counted_may_be_something_else():
     assert axes_of(figure).get_xlabel() == "block"
     assert "3 blocks" in figure.alt and "block 1 took 50.0 ms" in figure.alt
     assert "step" not in figure.alt.replace("steps", "")
-
-
-# ---------------------------------------------------------------- messages
-
-
-def everyone(n):
-    """Everyone sends to everyone at once."""
-    yield [Message(a, b, a, n) for a, b in itertools.permutations(range(n), 2)]
-
-
-SCHEDULES = [ring, through_root, tree]
-
-
-def arrows_of(figure):
-    """Return (x0, y0, x1, y1, dashed) of each arrow, in inches, with its head's end."""
-    axes = axes_of(figure)
-    lines = [line for line in axes.lines if len(line.get_xdata()) == 2]
-    heads = [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
-    found = []
-    for line, head in zip(lines, heads, strict=True):
-        (x0, y0), neck = line.get_xydata()
-        begin, (x1, y1) = head._posA_posB
-        assert tuple(neck) == pytest.approx(begin)
-        assert same_color(line.get_color(), head.get_facecolor())
-        found.append((x0, y0, x1, y1, line.is_dashed()))
-    return found
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 7, 16])
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_message_is_an_arrow_from_its_sender_in_the_column_of_its_step(
-    schedule, ranks
-):
-    figure = figures.draw_messages(schedule(ranks))
-    texts = axes_of(figure).texts
-    names = [t for t in texts if t.get_text().startswith("rank ")]
-    columns = [t for t in texts if t.get_text().startswith("step ")]
-    steps = list(schedule(ranks))
-    messages = [(number, m) for number, step in enumerate(steps) for m in step]
-    assert len(columns) == len(steps)
-    key = {message.adds for _, message in messages}
-    arrows = arrows_of(figure)
-    assert len(arrows) == len(messages) + len(key)
-    lines = [names[i : i + ranks] for i in range(0, len(names), ranks)]
-    tops = [line[0].get_position()[1] for line in lines]
-    for (number, message), arrow in zip(messages, arrows, strict=False):
-        x0, y0, x1, y1, dashed = arrow
-        (middle, top) = columns[number].get_position()
-        rows = next(row for row, y in zip(lines, tops, strict=True) if y > top)
-        assert y0 == pytest.approx(rows[message.sender].get_position()[1])
-        assert y1 == pytest.approx(rows[message.receiver].get_position()[1])
-        assert x0 < middle < x1 and middle - x0 == pytest.approx(x1 - middle)
-        assert dashed is not message.adds
-
-
-def test_labels_say_the_part_and_whether_it_is_added():
-    def labels(steps):
-        texts = texts_of(figures.draw_messages(steps))
-        words = ("step", "rank", "the", "part")
-        return [t for t in texts if not t.startswith(words) and "  " not in t]
-
-    assert labels(ring(2)) == ["+0", "+1", "1", "0"]
-    assert labels(tree(4)) == ["+"] * 3
-    assert labels([[Message(0, 1, 1, 2), Message(2, 3, 3, 4, adds=False)]]) == [
-        "+1/2",
-        "3/4",
-    ]
-
-
-def test_a_key_explains_the_kinds_of_arrows_that_there_are():
-    assert texts_of(figures.draw_messages(tree(2)))[-2:] == [
-        "+  the receiver adds the tensor to its own",
-        "the tensor replaces the receiver's own",
-    ]
-    assert texts_of(figures.draw_messages(ring(3)))[-2:] == [
-        "+0  the receiver adds part 0 to its own",
-        "1  part 1 replaces the receiver's own",
-    ]
-    texts = texts_of(figures.draw_messages([[Message(0, 1)]]))
-    assert not any("replaces" in text for text in texts)
-
-
-CROWDED = [(everyone, 3), (everyone, 4)]  # five leave no room for the labels
-
-
-@pytest.mark.parametrize(
-    ("schedule", "ranks"),
-    [*itertools.product(SCHEDULES, [2, 3, 4, 6, 8, 16]), *CROWDED],
-)
-def test_words_on_a_schedule_have_room_and_stay_on_the_card(schedule, ranks):
-    figure = figures.draw_messages(schedule(ranks))
-    figure.draw_without_rendering()
-    boxes = {text: Text.get_window_extent(text) for text in axes_of(figure).texts}
-    for (a, box), (b, other) in itertools.combinations(boxes.items(), 2):
-        apart = box.x1 < other.x0 or other.x1 < box.x0
-        apart = apart or box.y1 < other.y0 or other.y1 < box.y0
-        assert apart or not a.get_text() or not b.get_text(), (a, b)
-    card = figure.bbox
-    for box in boxes.values():
-        assert card.x0 <= box.x0 and box.x1 <= card.x1
-        assert card.y0 <= box.y0 and box.y1 <= card.y1
-    for x0, y0, x1, y1, _ in arrows_of(figure):
-        for place in axes_of(figure).transData.transform([(x0, y0), (x1, y1)]):
-            assert card.contains(*place)
-
-
-def test_six_steps_of_four_ranks_fit_on_one_line():
-    for schedule in SCHEDULES:
-        figure = figures.draw_messages(schedule(4))
-        assert texts_of(figure).count("rank 0") == 1
-        assert figure.get_figheight() < 5
-    assert texts_of(figures.draw_messages(ring(16))).count("rank 0") > 1
-
-
-def test_the_title_counts_unless_there_is_one():
-    def title(steps, **given):
-        axes = axes_of(figures.draw_messages(steps, **given))
-        return axes.get_title(loc="left")
-
-    sends = "no rank sends more than"
-    assert title(ring(4)) == f"24 messages in 6 steps: {sends} 1.5 × the tensor"
-    assert title(tree(4)) == f"6 messages in 4 steps: {sends} 2 × the tensor"
-    assert title(through_root(4)) == f"6 messages in 6 steps: {sends} 3 × the tensor"
-    one = title([[Message(0, 1)]])
-    assert one == f"1 message in 1 step: {sends} 1 × the tensor"
-    assert title(ring(4), title="A ring") == "A ring"
-
-
-def test_the_text_beside_a_schedule_lists_each_step_in_words():
-    assert figures.draw_messages(tree(3), title="A tree").alt == (
-        "Messages between 3 ranks. A tree. "
-        "Step 1: rank 1 to rank 0, the tensor is added. "
-        "Step 2: rank 2 to rank 0, the tensor is added. "
-        "Step 3: rank 0 to rank 2, the tensor replaces. "
-        "Step 4: rank 0 to rank 1, the tensor replaces."
-    )
-    alt = figures.draw_messages([*ring(2), []], title="A ring").alt
-    assert "Step 1: rank 0 to rank 1, part 0 of 2 is added; rank 1 to" in alt
-    assert alt.endswith("rank 1 to rank 0, part 0 of 2 replaces. Step 3: nothing.")
-
-
-@pytest.mark.parametrize(
-    ("steps", "words"),
-    [
-        (ring(17), "rank 16 makes 17 ranks.*fewer"),
-        (ring(100_000), "over 16 cannot be told apart"),
-        (([Message(0, 1)] for _ in itertools.count()), "over 64 steps"),
-        ([], "nothing to draw"),
-        ([[], []], "nothing to draw"),
-        ([[Message(3, 3)]], "from rank 3 to rank 3"),
-        ([[Message(-1, 3)]], "from rank -1"),
-        ([[Message(0, 1, 4, 4)]], "in 4 parts has no part 4"),
-    ],
-)
-def test_schedules_that_cannot_be_drawn(steps, words):
-    with pytest.raises(ValueError, match=f"draw_messages: .*{words}"):
-        figures.draw_messages(steps)
 
 
 # ---------------------------------------------------------------- showing

@@ -179,7 +179,8 @@ def test_arrows_are_read(source, bad):
 
 
 def test_the_kit_needs_nothing_of_the_tutorials():
-    outside = re.compile(rf"(?:tutorials|{'|'.join(x.stem for x in SCRIPTS)})\b")
+    beside = [*SCRIPTS, *(ROOT / "tutorials").glob("*.py")]
+    outside = re.compile(rf"(?:tutorials|{'|'.join(x.stem for x in beside)})\b")
     assert not everywhere(lambda *x: filter(outside.match, modules(*x)))
 
 
@@ -413,7 +414,7 @@ def test_public_functions_are_annotated():
 
 
 # Their examples measure for long, or start ranks.
-LONG = ["diagnosis/diagnosing.py", "ranks/links.py", "ranks/ranks.py"]
+LONG = ["diagnosis/diagnosing.py", "ranks/ranks.py"]
 LONG += ["tuning/batch/finder.py"]
 EXAMPLES = [
     pytest.param(path, marks=[pytest.mark.nightly] * (name_of(path) in LONG))

@@ -1,21 +1,24 @@
-"""`simulate_link`: messages come as late as over that link, and are counted."""
+"""`tutorials/links.py`: messages come as late as over that link, and are counted."""
+
+import time
 
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from links import simulate_link
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import kit
-from kit import clock
-from kit.costs import LINKS, Link, predict_all_reduce
-from kit.experiment import ExperimentError
-from kit.ranks import RankError, simulate_link
+from kit.costs import LINKS, Link
+from kit.ranks import RankError
 
 SLOW = Link(latency_seconds=0.02, bytes_per_second=4e6)
 MANY = 50_000  # numbers of four bytes each
+#: Of two ranks each sends a half, twice.
+PREDICTED = 2 * (SLOW.latency_seconds + 2 * MANY / SLOW.bytes_per_second)
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +30,9 @@ def ranks():
 def wait_for(call):
     """Return the seconds from here until all ranks are through with a call."""
     dist.barrier()
-    begun = clock.CLOCK.wall()
+    begun = time.perf_counter()
     call()
-    return clock.CLOCK.wall() - begun
+    return time.perf_counter() - begun
 
 
 def add_up(link, times=1):
@@ -49,16 +52,14 @@ def add_up(link, times=1):
 
 
 def test_a_message_takes_as_long_as_the_formula_says(ranks):
-    predicted = predict_all_reduce("ring", 2, 4 * MANY, link=SLOW)
     for seconds, _, right in ranks.run(add_up, SLOW):
         assert right
-        assert predicted <= seconds < predicted + 1
+        assert PREDICTED <= seconds < PREDICTED + 1
 
 
 def test_messages_wait_for_each_other(ranks):
     # The bytes are the same, and each of the four pays the latency of two steps.
-    predicted = predict_all_reduce("ring", 2, 4 * MANY, link=SLOW)
-    predicted += 3 * 2 * SLOW.latency_seconds
+    predicted = PREDICTED + 3 * 2 * SLOW.latency_seconds
     for seconds, _, right in ranks.run(add_up, SLOW, 4):
         assert right
         assert predicted <= seconds < predicted + 1
@@ -67,7 +68,7 @@ def test_messages_wait_for_each_other(ranks):
 def test_without_a_link_nothing_waits(ranks):
     for seconds, sent, right in ranks.run(add_up, None):
         assert right and sent == 4 * MANY
-        assert seconds < predict_all_reduce("ring", 2, 4 * MANY, link=SLOW)
+        assert seconds < PREDICTED
 
 
 def test_what_is_counted_is_what_the_machine_has_sent(ranks):
@@ -138,28 +139,6 @@ def test_ddp_trains_over_it_as_without(ranks, hook):
     assert sent <= size and (hook != "power" or sent < size / 4)
 
 
-def test_a_part_of_the_ranks_has_a_link_of_its_own(ranks):
-    def count():
-        group = simulate_link()
-        dist.all_reduce(torch.ones(30), group=group)
-        return group.size(), group.rank(), group.sent_bytes
-
-    assert ranks.run(count) == [(2, 0, 120), (2, 1, 120)]
-    assert ranks[1:].run(count) == [(1, 0, 0)]
-
-
-def test_a_profile_shows_how_long_it_takes(ranks):
-    def trace():
-        group = simulate_link(SLOW)
-        with torch.profiler.profile() as profiler:
-            dist.all_reduce(torch.ones(2), group=group)
-        return [(e.name, e.time_range.elapsed_us()) for e in profiler.events()]
-
-    for events in ranks.run(trace):
-        longest = max(us for name, us in events if name == "gloo:all_reduce")
-        assert longest >= 2 * SLOW.latency_seconds * 1e6
-
-
 def test_a_timeline_has_it_in_the_lane_of_the_exchange(ranks):
     def train(*, link=None):
         """Add up."""
@@ -180,26 +159,7 @@ def test_what_it_does_not_carry_is_refused(ranks):
         ranks.run(scatter)
 
 
-def test_a_culprit_is_named(ranks):
-    def fail():
-        group = simulate_link(SLOW)
-        if dist.get_rank() == 0:
-            raise ValueError("of its own accord")
-        dist.all_reduce(torch.ones(2), group=group)
-
-    with pytest.raises(RankError, match=r"failed on rank 0.*of its own accord"):
-        ranks.run(fail)
-    assert [right for *_, right in ranks.run(add_up, None)] == [True, True]
-
-
 @pytest.mark.parametrize("link", [1e9, "NVLink 4", (1e-6, 1e9)])
-def test_no_link(ranks, link):
-    with pytest.raises(ExperimentError, match=r"simulate_link\(link=.*is no link"):
+def test_no_link(link):
+    with pytest.raises(TypeError, match=r"simulate_link\(link=.*is no link"):
         simulate_link(link)
-
-
-def test_outside_of_a_group():
-    with pytest.raises(
-        ExperimentError, match=r"belongs to no process group\.\nCall it"
-    ):
-        simulate_link(LINKS["NVLink 4"])

@@ -11,7 +11,6 @@ from kit.figures.charts import (
     draw_steps,
     is_wide,
 )
-from kit.figures.messages import draw_messages
 from kit.figures.numbers import (
     format_bytes,
     format_number,
@@ -46,7 +45,6 @@ __all__ = [
     "Span",
     "draw_bars",
     "draw_lines",
-    "draw_messages",
     "draw_stack",
     "draw_step",
     "draw_steps",

@@ -12,7 +12,6 @@ rank. What goes to the ranks is packed (`packing`).
 """
 
 from kit.ranks.failures import RankError
-from kit.ranks.links import simulate_link
 from kit.ranks.ranks import Ranks, start_ranks
 
-__all__ = ["RankError", "Ranks", "simulate_link", "start_ranks"]
+__all__ = ["RankError", "Ranks", "start_ranks"]

@@ -11,19 +11,12 @@ import pytest
 import torch
 
 import kit
-from kit.costs import (
-    LINKS,
-    Network,
-    find_crossover,
-    fit_link,
-    predict_all_reduce,
-    simulate_messages,
-)
+from kit.costs import LINKS, fit_line
 from kit.figures import format_bytes, format_seconds, text_table
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
-CELLS = ["imports", "letters", "plain", "root", "tree", "ring", "all-reduce", "same"]
-CELLS += ["compare", "smaller", "top-k", "stale", "apart"]
+CELLS = ["imports", "letters", "batches", "plain", "root", "tree", "ring", "all-reduce"]
+CELLS += ["exchange", "crossover", "smaller", "top-k", "stale", "apart"]
 #: The ring sends two million messages there.
 RANKS = 1024
 #: How far off the formula may be; how long a core may be busy with a simulation.
@@ -50,7 +43,7 @@ def chapter():
     for cell in nbformat.read(TUTORIALS / "12_communication.ipynb", 4).cells:
         if cell.id in CELLS:
             source = cell.source.split("\n\n\nfor some, plan in")[0]
-            source = source.split("\n\n\nlarge = ")[0]
+            source = source.split("\n\n\nlink, rows = ")[0]
             exec(compile(source, cell.id, "exec"), names)
     return names
 
@@ -74,18 +67,20 @@ def test_our_ring_is_nearly_as_fast_as_gloo(chapter, ranks):
 
 def test_two_numbers_predict_sizes_that_were_not_fitted(chapter, ranks):
     errors, rows = [], []
-    for name in ("tree", "ring"):
+    for name, parts in {"tree": 1, "ring": 2}.items():  # both have two steps
         exchange = functools.partial(chapter["exchange"], plan=chapter[name])
         took = {size: [] for size in (*FITTED, *OTHERS)}
         for _, size in itertools.product(range(ROUNDS), took):  # by turns
             trial = kit.measure(exchange, kilobytes=size, on=ranks, seconds=0.7)
             took[size].append(trial.step_seconds)
         seconds = {size: statistics.median(times) for size, times in took.items()}
-        fitted = [1024 * size for size in FITTED], [seconds[size] for size in FITTED]
-        link = fit_link(*fitted, algorithm=name, ranks=2)
-        print(f"{name}: {link}")
+        message = fit_line(
+            [1024 * size / parts for size in FITTED],
+            [seconds[size] / 2 for size in FITTED],
+        )
+        print(f"{name}: {message}")
         for size in OTHERS:
-            predicted = predict_all_reduce(name, 2, 1024 * size, link=link)
+            predicted = 2 * message.predict(1024 * size / parts)
             errors.append(abs(predicted / seconds[size] - 1))
             told = format_seconds(seconds[size]), format_seconds(predicted)
             rows.append((name, format_bytes(1024 * size), *told, f"{errors[-1]:.0%}"))
@@ -126,20 +121,16 @@ def test_compressed_gradients_keep_the_loss(chapter, ranks, name):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["Ethernet, 1 Gbit/s", "NVLink 5"])
-def test_the_ring_wins_from_the_predicted_size_on_among_1024_ranks(chapter, name):
-    network, tree, ring = Network(LINKS[name]), chapter["tree"], chapter["ring"]
-    crossover = find_crossover(RANKS, link=LINKS[name])
-    for size, winner in ((crossover / FACTOR, tree), (crossover * FACTOR, ring)):
-        times, spent = {}, {}
-        for schedule in (tree, ring):
-            start = time.process_time()
-            times[schedule] = simulate_messages(schedule(RANKS), size, network=network)
-            spent[schedule] = time.process_time() - start
-        told = ", ".join(
-            f"{s.__name__} {1000 * times[s]:.3f} ms (simulated in {spent[s]:.1f} s)"
-            for s in times
-        )
-        print(f"{name}, {size / 1e6:.1f} MB: {told}")
-        assert min(times, key=times.get) is winner
-        assert max(spent.values()) < MOST_SECONDS
+@pytest.mark.parametrize("factor", [1 / FACTOR, FACTOR])
+def test_the_ring_wins_from_the_predicted_size_on_among_1024_ranks(chapter, factor):
+    link, levels = LINKS["InfiniBand NDR"], 10
+    size = factor * link.latency_seconds * link.bytes_per_second
+    size *= (RANKS - 1 - levels) / (levels - (RANKS - 1) / RANKS)
+    times, start = {}, time.process_time()
+    for name in ("tree", "ring"):
+        steps = chapter[name](RANKS)
+        times[name] = chapter["simulate"](steps, size, chapter["own_way"])
+    spent = time.process_time() - start
+    print(f"{size / 1e6:.1f} MB: {times}, simulated in {spent:.1f} s")
+    assert min(times, key=times.get) == ("ring" if factor > 1 else "tree")
+    assert spent < MOST_SECONDS

@@ -1,12 +1,15 @@
 """Plausible wrong answers to the exercises of chapter 12: checks refuse them."""
 
 import itertools
+from collections import namedtuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from kit.costs import Message
+Message = namedtuple(
+    "Message", "sender receiver part parts adds", defaults=(0, 1, True)
+)
 
 
 def _round(n, first, adds, steps=None):

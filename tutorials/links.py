@@ -1,4 +1,10 @@
-"""A process group that holds messages back until a link would have delivered them."""
+"""A link that this machine does not have: a process group that holds messages back.
+
+Chapter 12 trains over it. A message goes through the world's own group, and is then
+held back for as long as the link would have carried it; so the link's time comes on
+top of the real exchange. The link carries one message after the other: an all-reduce
+and an all-gather as a ring does, a broadcast as a tree does.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +17,43 @@ import torch
 import torch.distributed as dist
 from torch.autograd.profiler import record_function
 
-from kit import clock
 from kit.costs import Link
+
+#: PyTorch makes a group by the name of what carries its messages.
+BACKEND = "simulated_link"
+
+
+def simulate_link(link: Link | None = None) -> LinkGroup:
+    """Return a process group whose messages take as long as over this link.
+
+    Call it on every rank of the world, each with the same link; pass what it returns
+    as `group=` to `dist.all_reduce` and others, or to DistributedDataParallel as
+    `process_group=`. None adds nothing. `group.sent_bytes` counts what this rank has
+    sent. Tensors are on the CPU. Raises TypeError for what is no link.
+    """
+    if not (link is None or isinstance(link, Link)):
+        raise TypeError(
+            f"simulate_link(link={link!r}) is no link.\n"
+            "Use one of kit.costs.LINKS, a kit.costs.Link of your own, or None."
+        )
+    if BACKEND not in dist.Backend.backend_list:
+        dist.Backend.register_backend(BACKEND, _join, devices=["cpu"])
+    group: LinkGroup = dist.new_group(backend=BACKEND)
+    group.link = link
+    return group
+
+
+def _join(store: Any, rank: int, size: int, timeout: Any) -> LinkGroup:
+    """Make a group as PyTorch asks for it: the world carries its messages."""
+    return LinkGroup(dist.group.WORLD)
 
 
 class LinkGroup(dist.ProcessGroup):
-    """The ranks of another group, joined by a link with a latency and a bandwidth.
+    """The ranks of another group, joined by a link with a latency and a bandwidth."""
 
-    `sent_bytes` is what this rank has sent so far. In a profile, a message lasts until
-    the link has delivered it.
-    """
-
-    def __init__(self, inner: dist.ProcessGroup, link: Link | None) -> None:
+    def __init__(self, inner: dist.ProcessGroup) -> None:
         super().__init__(inner.rank(), inner.size())
-        self.link = link
+        self.link: Link | None = None
         self.sent_bytes = 0
         self._inner = inner
         self._free_at = 0.0  # when the link will have delivered all that it was given
@@ -32,14 +61,13 @@ class LinkGroup(dist.ProcessGroup):
 
     def getBackendName(self) -> str:  # noqa: N802 (PyTorch's name)
         """Return the name that PyTorch knows this kind of group by."""
-        return "simulated_link"
+        return BACKEND
 
     def allreduce(self, tensors: Any, opts: Any = None) -> dist.Work:
         """Add up over all ranks: round a ring, in 2 (n - 1) steps."""
         tensors = _as_list(tensors)
         work = self._inner.allreduce(tensors, opts or dist.AllreduceOptions())
-        steps = 2 * (self.size() - 1)
-        part = _count_bytes(tensors) / self.size()
+        steps, part = 2 * (self.size() - 1), _count_bytes(tensors) / self.size()
         return self._hold("all_reduce", work, tensors, steps, part)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
@@ -77,28 +105,22 @@ class LinkGroup(dist.ProcessGroup):
         latency, speed = self.link or (0.0, math.inf)
         seconds = steps * (latency + step_bytes / speed)
         done: torch.futures.Future[Any] = torch.futures.Future()
+        # In a profile, a message lasts until the link has delivered it.
         with record_function(f"gloo:{name}") as event:
             told = event._call_end_callbacks_on_future(done)
         # A thread for each message: a hook may wait for the next inside of this one's.
-        threading.Thread(
-            target=self._carry, args=(work, seconds, done, result), daemon=True
-        ).start()
+        carried = (work, seconds, done, result)
+        threading.Thread(target=self._carry, args=carried, daemon=True).start()
         return _Held(told)
 
-    def _carry(
-        self,
-        work: dist.Work,
-        seconds: float,
-        done: torch.futures.Future[Any],
-        result: Any,
-    ) -> None:
+    def _carry(self, work: dist.Work, seconds: float, done: Any, result: Any) -> None:
         """Wait for a message, then for as long as the link takes to carry it."""
         try:
             work.wait()  # until then, the other ranks may not have come
             with self._carrying:
-                begun = max(clock.CLOCK.wall(), self._free_at)
+                begun = max(time.perf_counter(), self._free_at)
                 self._free_at = begun + seconds
-            time.sleep(max(0.0, begun + seconds - clock.CLOCK.wall()))
+            time.sleep(max(0.0, begun + seconds - time.perf_counter()))
         except Exception as error:
             done.set_exception(error)
         else:

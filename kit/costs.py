@@ -1,0 +1,369 @@
+"""Models that predict a time, or bytes, before they are measured, each with its source.
+
+A DataLoader, and training whose batch is divided among ranks:
+
+>>> from kit.costs import predict_data_parallel, predict_loader
+>>> [predict_loader(n, load_seconds=0.08, step_seconds=0.03) for n in (0, 1, 2, 4)]
+[0.11, 0.08, 0.04, 0.03]
+>>> [predict_data_parallel(n, compute_seconds=0.08) for n in (1, 2, 4)]
+[0.08, 0.04, 0.02]
+
+What grows along a straight line, fitted on two sizes:
+
+>>> from kit.costs import fit_line
+>>> round(fit_line([1, 4], [0.75, 1.5]).predict(8), 6)
+2.5
+
+And what a training step keeps, in bytes:
+
+>>> from torch import nn, zeros
+>>> from kit.costs import predict_step_memory
+>>> predict_step_memory(nn.Linear(9, 9), zeros(1000, 9)).activations
+36000
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+
+
+def _check(caller: str, **amounts: float) -> None:
+    """Raise ValueError in the name of a function for an amount that cannot be."""
+    for name, amount in amounts.items():
+        if not 0 <= amount < math.inf:
+            raise ValueError(f"{caller}(): {name}={amount} is not finite or below 0")
+
+
+# What grows along a straight line
+
+
+class Line(NamedTuple):
+    """An amount with a fixed part, and a part that each sample of a batch adds.
+
+    A step's seconds t(b) = t₀ + b / r, its bytes m(b) = m₀ + c b, and a message's
+    seconds α + m / β are such lines.
+
+    >>> Line(fixed=0.5, each=0.25).predict(2)
+    1.0
+    """
+
+    fixed: float
+    each: float
+
+    def predict(self, size: float) -> float:
+        """Return the amount at a size."""
+        return self.fixed + self.each * size
+
+    def find_size(self, amount: float) -> float:
+        """Return the size, not rounded, at which an amount is reached.
+
+        Infinite where samples add nothing.
+
+        >>> Line(fixed=0.5, each=0.25).find_size(1.0)
+        2.0
+        """
+        return (amount - self.fixed) / self.each if self.each > 0 else math.inf
+
+    def find_knee(self, share: float = 0.95) -> float:
+        """Return the size, not rounded, that reaches a share of the best rate.
+
+        Of seconds per step: b / t(b) comes to `share` of 1 / each, which it never
+        reaches, at b = share / (1 - share) · fixed / each. 0 where nothing is fixed,
+        infinite where samples add nothing.
+
+        >>> round(Line(fixed=0.5, each=0.25).find_knee(0.8), 6)
+        8.0
+        """
+        if self.each <= 0:
+            return math.inf if self.fixed > 0 else 0.0
+        return max(0.0, share / (1 - share) * self.fixed / self.each)
+
+
+def fit_line(sizes: Sequence[float], amounts: Sequence[float]) -> Line:
+    """Fit a line to amounts at sizes: least squares of the relative errors.
+
+    Through two points it goes exactly. An error of a tenth counts the same at every
+    size, so that the largest does not decide alone. Raises ValueError for fewer than
+    two different sizes, and for sizes and amounts that are not above 0.
+
+    >>> line = fit_line([1, 4], [0.75, 1.5])
+    >>> round(line.fixed, 6), round(line.each, 6)
+    (0.5, 0.25)
+    """
+    import numpy
+
+    fits = len(sizes) == len(amounts) and len(set(sizes)) > 1
+    if not (fits and all(0 < number < math.inf for number in (*sizes, *amounts))):
+        raise ValueError(
+            f"fit_line(): sizes={list(sizes)} and amounts={list(amounts)}: give a "
+            "finite amount above 0 for each of two or more different sizes above 0"
+        )
+    weights = 1 / numpy.asarray(amounts, dtype=float)
+    columns = numpy.stack([weights, weights * numpy.asarray(sizes, dtype=float)], 1)
+    # Columns of like size, so that the solver tells nothing from nearly nothing.
+    scale = numpy.linalg.norm(columns, axis=0)
+    found, *_ = numpy.linalg.lstsq(columns / scale, numpy.ones(len(sizes)), rcond=None)
+    return Line(*(found / scale).tolist())
+
+
+# Seconds per step
+
+
+def predict_loader(
+    num_workers: int,
+    *,
+    load_seconds: float,
+    step_seconds: float = 0.0,
+    waiting_seconds: float = 0.0,
+    carry_seconds: float = 0.0,
+    cores: float | None = None,
+    step_cores: float = 1.0,
+) -> float:
+    """Predict the seconds per batch of a training loop that a DataLoader feeds.
+
+    `load_seconds` is what one process needs to make a batch. For `waiting_seconds` of
+    them it waits, for storage say, and needs no core. `step_seconds` is the training
+    step alone, which keeps `step_cores` cores busy (its threads; few where a GPU does
+    the work). `carry_seconds` is what the main process needs to take a batch over from
+    a worker. `cores=None` means more cores than are needed. Raises ValueError for
+    amounts that cannot be.
+
+    Without workers one process does everything in turn. With n workers a batch takes as
+    long as the slowest of three: the workers, n at a time; the main process; the cores,
+    which share all the computing. This is the bottleneck law of queueing networks
+    (Lazowska et al. 1984, "Quantitative System Performance", chapter 5): no loop is
+    faster than it, and one with enough batches in flight comes close.
+
+    >>> predict_loader(4, load_seconds=0.08, step_seconds=0.03, cores=2)
+    0.055
+    >>> predict_loader(8, load_seconds=0.4, waiting_seconds=0.36, cores=2)
+    0.05
+    """
+    seconds = {"load_seconds": load_seconds, "step_seconds": step_seconds}
+    seconds |= {"waiting_seconds": waiting_seconds, "carry_seconds": carry_seconds}
+    _check("predict_loader", num_workers=num_workers, step_cores=step_cores, **seconds)
+    if waiting_seconds > load_seconds or not (cores is None or cores > 0):
+        raise ValueError(
+            f"predict_loader(): waiting_seconds={waiting_seconds} is a part of "
+            f"load_seconds={load_seconds}, and cores={cores} is None or above 0"
+        )
+    if num_workers == 0:
+        return load_seconds + step_seconds
+    computing = load_seconds - waiting_seconds + carry_seconds
+    computing += step_cores * step_seconds
+    workers, main = load_seconds / num_workers, step_seconds + carry_seconds
+    return max(workers, main, computing / (cores or math.inf))
+
+
+def predict_data_parallel(
+    ranks: int,
+    *,
+    compute_seconds: float,
+    latency_seconds: float = 0.0,
+    gradient_bytes: float = 0.0,
+    bytes_per_second: float = math.inf,
+) -> float:
+    """Predict the seconds per step of training whose batch is divided among ranks.
+
+    `compute_seconds` is what one rank alone needs for the whole batch. All ranks then
+    average `gradient_bytes` of gradients, all of them together. `latency_seconds` is
+    what that costs however few bytes there are, and `bytes_per_second` how fast a rank
+    sends. One rank alone sends nothing. Raises ValueError for amounts that cannot be.
+
+    t = compute / n + latency + sent / speed: nothing overlaps. In a ring each rank
+    sends 2 (n - 1) / n times the gradients' bytes, and no all-reduce can do with less:
+    Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of
+    workstations", https://doi.org/10.1016/j.jpdc.2008.09.002. A latency and a bandwidth
+    for communication: Thakur, Rabenseifner and Gropp 2005, "Optimization of collective
+    communication operations in MPICH", https://doi.org/10.1177/1094342005051521.
+
+    >>> link = {"latency_seconds": 0.001, "bytes_per_second": 1e9}
+    >>> predict_data_parallel(2, compute_seconds=0.08, gradient_bytes=4e6, **link)
+    0.045
+    """
+    seconds = {"compute_seconds": compute_seconds, "latency_seconds": latency_seconds}
+    _check("predict_data_parallel", gradient_bytes=gradient_bytes, **seconds)
+    if not (ranks >= 1 and bytes_per_second > 0):
+        raise ValueError(
+            f"predict_data_parallel(): ranks={ranks}, bytes_per_second="
+            f"{bytes_per_second}: give at least one rank, and a speed above 0"
+        )
+    if ranks == 1:
+        return compute_seconds
+    sent = 2 * (ranks - 1) / ranks * gradient_bytes
+    return compute_seconds / ranks + latency_seconds + sent / bytes_per_second
+
+
+# Links
+
+
+class Link(NamedTuple):
+    """A way from one rank to another, and as good a one back at the same time.
+
+    A message of m bytes takes `latency_seconds` + m / `bytes_per_second`: the α–β
+    model, α + m / β. Hockney 1994, "The communication challenge for MPP: Intel Paragon
+    and Meiko CS-2", https://doi.org/10.1016/S0167-8191(06)80021-9.
+    """
+
+    latency_seconds: float
+    bytes_per_second: float
+
+    def slowed(self, factor: float) -> Link:
+        """Return a link over which every message takes `factor` times as long.
+
+        Raises ValueError for a factor that is not above 0.
+
+        >>> Link(0.5, 64.0).slowed(2)
+        Link(latency_seconds=1.0, bytes_per_second=32.0)
+        """
+        if not 0 < factor < math.inf:
+            raise ValueError(f"Link.slowed(): factor={factor} is not above 0")
+        return Link(self.latency_seconds * factor, self.bytes_per_second / factor)
+
+
+#: Nominal, not measured: what standards and vendors promise at best. Before you rely on
+#: one, measure your own.
+#:
+#: Bandwidths, one way:
+#:
+#: - Ethernet: its name, in bits.
+#: - PCIe 5 x16: 32 GT/s on 16 lanes, 128 of 130 bits; PCI Express Base Specification
+#:   5.0.
+#: - InfiniBand NDR: 100 Gbit/s on each of four lanes; InfiniBand Trade Association.
+#: - NVLink 4 and 5: 18 links of 25 and 50 GB/s.
+#:   https://www.nvidia.com/en-us/data-center/nvlink/ counts both ways together: 900
+#:   GB/s and 1.8 TB/s.
+#:
+#: Latencies, of a message between two processes, rounded:
+#:
+#: - Ethernet, 1 Gbit/s: 23 µs, NetPIPE between two Linux machines,
+#:   http://norma.mbg.duth.gr/index.php?id=about:benchmarks:network
+#: - Ethernet, 100 Gbit/s: 10 µs, MPI over TCP, tuned, on a fast card,
+#:   https://blogs.cisco.com/performance/aint-your-fathers-tcp
+#: - Between GPUs: what NCCL's own model takes for a hop of a ring with its protocol
+#:   LL128: 1.9 µs over NVLink, 2.5 µs over PCIe, 4 µs over a network, `hwLat` in
+#:   https://github.com/NVIDIA/nccl/blob/01afd20a77b5804e0ecf1042509dd9d20ebf9e93/src/graph/tuning.cc
+LINKS: dict[str, Link] = {
+    "Ethernet, 1 Gbit/s": Link(25e-6, 1e9 / 8),
+    "Ethernet, 100 Gbit/s": Link(10e-6, 100e9 / 8),
+    "PCIe 5 x16": Link(2.5e-6, 63e9),
+    "InfiniBand NDR": Link(4e-6, 400e9 / 8),
+    "NVLink 4": Link(2e-6, 450e9),
+    "NVLink 5": Link(2e-6, 900e9),
+}
+
+
+# Bytes
+
+
+class StepMemory(NamedTuple):
+    """What a training step keeps, in bytes, by kind.
+
+    The parameters and the optimizer's state are there all the time. Activations pile up
+    in the forward pass; the backward pass frees them and makes gradients.
+
+    >>> StepMemory(parameters=40, gradients=40, optimizer=80, activations=100).total
+    260
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it: what there is at once where old gradients outlive a forward pass.
+
+        That is so where `zero_grad` comes after it.
+        """
+        return sum(self)
+
+    @property
+    def peak(self) -> int:
+        """The least that there is at once, if gradients are dropped after the update.
+
+        At the end of the forward pass there are all activations and no gradient, at
+        the end of the backward pass the other way round.
+
+        >>> StepMemory(parameters=40, gradients=40, optimizer=80, activations=100).peak
+        220
+        """
+        return self.parameters + self.optimizer + max(self.gradients, self.activations)
+
+
+def predict_step_memory(
+    model: Module, *inputs: Any, state_tensors: float = 2
+) -> StepMemory:
+    """Predict what a training step of a model keeps, without allocating any of it.
+
+    A copy of the model with PyTorch's fake tensors, which have shapes and no numbers,
+    runs forward on `inputs`, and autograd tells which tensors it saves; those that
+    share memory count once, and parameters are no activations. The model, its buffers
+    and the random state stay as they are, and an autocast around the call counts.
+    `state_tensors` is how many tensors the optimizer keeps for each parameter: 2 for
+    Adam, 1 for SGD with momentum, 0 without. Parameters are counted with the buffers.
+
+    Not counted: what the loss saves (give a model that returns it), and what one
+    operation needs while it runs. An LSTM is counted as PyTorch itself computes it:
+    oneDNN and cuDNN keep more, in a form of their own.
+
+    Raises ValueError where the forward pass fails, as it does if it needs numbers:
+    `.item()`, `if x > 0`, `x[mask]`.
+    https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html
+
+    >>> from torch import nn, zeros
+    >>> net = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
+    >>> predict_step_memory(net, zeros(8, 100), state_tensors=0)
+    StepMemory(parameters=22240, gradients=22240, optimizer=0, activations=4800)
+    """
+    _check("predict_step_memory", state_tensors=state_tensors)
+    own = [*model.parameters(), *model.buffers()]
+    learned = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    try:
+        saved = _count_saved(model, inputs)
+    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"predict_step_memory(): {type(model).__name__} failed on tensors without "
+            f"numbers: {str(error).partition(chr(10))[0][:160]}\n"
+            "Where its forward pass needs numbers, no prediction is possible. Measure\n"
+            "instead: kit.measure(…).peak_memory_bytes"
+        ) from error
+    parameters = sum(tensor.nbytes for tensor in own)
+    return StepMemory(parameters, learned, round(state_tensors * learned), saved)
+
+
+def _count_saved(model: Module, inputs: tuple[Any, ...]) -> int:
+    """Return the bytes that autograd saves in a forward pass, on fake tensors."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+
+    saved = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        # Held, so that no later tensor comes to lie at its place.
+        saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    # What a forward pass takes from elsewhere, a mask in a closure, may be real.
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    # What oneDNN keeps of an LSTM has a size that only it knows: fake, it is empty.
+    kept = dict.fromkeys(("deterministic", "allow_tf32", "fp32_precision"))
+    plain = torch.backends.mkldnn.flags(enabled=False, **kept)
+    with torch.inference_mode(False), torch.enable_grad():
+        with FakeCopyMode(fake):
+            ghost, given = copy.deepcopy((model, inputs))
+        with fake, hooks, plain:
+            output = ghost(*given)
+    del output  # until here the graph was alive
+    for tensor in [*ghost.parameters(), *ghost.buffers()]:
+        saved.pop(tensor.untyped_storage()._cdata, None)
+    return sum(storage.nbytes() for storage in saved.values())
