@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,8 +13,9 @@ from kit.figures import format_value
 from kit.ratio import MEMORY, QUANTITIES, SETUP, SPEED
 from kit.variant import Variant
 
-#: The knob that says on how many ranks an experiment ran.
-RANKS = "ranks"
+#: The knob that says on how many ranks an experiment ran, and the name of the choice
+#: among several experiments.
+RANKS, EXPERIMENT = "ranks", "experiment"
 #: So many whole runs of each, unless more are asked for.
 REPEATS = 6
 
@@ -135,54 +136,79 @@ def make_variant(
     return made
 
 
+def resolve_all(experiment: object) -> list[Experiment]:
+    """Resolve one experiment, or several by name; raises ExperimentError for none."""
+    if not isinstance(experiment, Mapping):
+        return [resolve(experiment)]
+    if not experiment:
+        raise ExperimentError(
+            "no experiment was given.\n"
+            'Pass a generator function, or several by name: {"plain": f, "other": g}.'
+        )
+    return [resolve(each, str(name)) for name, each in experiment.items()]
+
+
+def list_choices(
+    experiments: Sequence[Experiment],
+    places: Sequence[Place | None],
+    choices: Mapping[str, object],
+) -> dict[str, list[Any]]:
+    """Return what can be chosen: lists and ranges, several experiments or places.
+
+    Raises ExperimentError for an empty list, and for a knob whose name is taken.
+    """
+    lists: dict[str, list[Any]] = {}
+    if len(experiments) > 1:
+        lists[EXPERIMENT] = [experiment.name for experiment in experiments]
+    if len(places) > 1:
+        lists[RANKS] = [len(place or "") for place in places]
+    for knob, values in choices.items():
+        if knob in lists:
+            raise ExperimentError(
+                f"{knob}={format_value(values)} is a knob, and the name of what is "
+                "chosen among several.\nTake them one by one, or rename the knob."
+            )
+        if isinstance(values, (list, range)):
+            check_choices(knob, values)
+            lists[knob] = list(values)
+    return lists
+
+
 def make_variants(
-    experiment: object, places: Sequence[Place | None], choices: Mapping[str, object]
+    experiments: Sequence[Experiment],
+    places: Sequence[Place | None],
+    choices: Mapping[str, object],
 ) -> list[Variant]:
     """Return every combination of experiments, places and choices: baseline first."""
-    is_named = isinstance(experiment, Mapping)
-    experiments = (
-        [resolve(e, str(name)) for name, e in experiment.items()]
-        if isinstance(experiment, Mapping)
-        else [resolve(experiment)]
-    )
-    lists = {k: list(v) for k, v in choices.items() if isinstance(v, (list, range))}
-    for knob, values in lists.items():
-        check_choices(knob, values)
+    lists = list_choices(experiments, places, choices)
+    names = {
+        knob: name_choices(values, str if knob == EXPERIMENT else format_value)
+        for knob, values in lists.items()
+    }
     variants: list[Variant] = []
-    for chosen, place, point in itertools.product(
-        experiments, places, [*_combine(lists)]
-    ):
-        values = {knob: value for knob, (value, _, _) in point.items()}
-        told = {RANKS: str(len(place or ""))} if len(places) > 1 else {}
-        told |= {knob: name for knob, (_, name, _) in point.items()}
-        parts = [chosen.name] if is_named or not told else []
-        parts += [f"{knob}={name}" for knob, name in told.items()]
-        label = ", ".join(parts)
-        same = sum(v.label.split(" (again")[0] == label for v in variants)
-        label += f" (again{f' {same}' if same > 1 else ''})" if same else ""
-        made = make_variant(chosen, chosen.bind({**choices, **values}), place, label)
-        made.is_inner = any(inner for _, _, inner in point.values())
+    for numbers in itertools.product(*(range(len(v)) for v in lists.values())):
+        at = dict(zip(lists, numbers, strict=True))
+        own = {knob: n for knob, n in at.items() if knob in choices}
+        which = {knob: n for knob, n in at.items() if knob not in own}
+        chosen = experiments[which.get(EXPERIMENT, 0)]
+        knobs = {**choices, **{knob: lists[knob][n] for knob, n in own.items()}}
+        words = [f"{knob}={names[knob][n]}" for knob, n in at.items()]
+        words[:1] = [chosen.name] if EXPERIMENT in which or not words else words[:1]
+        place = places[which.get(RANKS, 0)]
+        made = make_variant(chosen, chosen.bind(knobs), place, ", ".join(words))
+        made.is_inner = any(0 < n < len(lists[knob]) - 1 for knob, n in own.items())
         variants.append(made)
-    if len(variants) < 2:
-        name = experiments[0].name if experiments else "nothing"
-        raise ExperimentError(
-            f"one variant only ({name}); there is nothing to compare.\n"
-            "Give a knob a list, as in batch_size=[32, 64], or pass several "
-            'experiments: {"plain": f, "other": g}.'
-        )
     return variants
 
 
-def _combine(
-    lists: Mapping[str, Sequence[object]],
-) -> Iterator[dict[str, tuple[object, str, bool]]]:
-    """Yield every combination: each knob's value, its name, and whether it is inner."""
-    columns = []
-    for values in lists.values():
-        inner = [0 < i < len(values) - 1 for i in range(len(values))]
-        columns.append([*zip(values, name_choices(values), inner, strict=True)])
-    for point in itertools.product(*columns):
-        yield dict(zip(lists, point, strict=True))
+def check_several(variants: Sequence[Variant]) -> None:
+    """Raise ExperimentError where there is nothing to compare."""
+    if len(variants) < 2:
+        raise ExperimentError(
+            f"one variant only ({variants[0].label}); there is nothing to compare.\n"
+            "Give a knob a list, as in batch_size=[32, 64], or pass several "
+            'experiments: {"plain": f, "other": g}.'
+        )
 
 
 def is_same(a: object, b: object) -> bool:
@@ -193,22 +219,31 @@ def is_same(a: object, b: object) -> bool:
         return False
 
 
+def find(values: Sequence[object], wanted: object) -> int | None:
+    """Return where a value stands first, None where it is not."""
+    return next((n for n, value in enumerate(values) if is_same(value, wanted)), None)
+
+
 def name_choices(
     values: Sequence[object], write: Callable[[object], str] = format_value
 ) -> list[str]:
-    """Return choices in words; those that look the same but differ get numbers.
+    """Return choices in words, no two alike.
 
-    >>> name_choices([2, 4]), name_choices(["a" * 99 + "b", "a" * 99 + "c"])[1][-5:]
-    (['2', '4'], '… (2)')
+    >>> name_choices([2, 4, 2])
+    ['2', '4', '2 (again)']
+    >>> name_choices(["a" * 99 + "b", "a" * 99 + "c"])[1][-5:]
+    '… (2)'
     """
-    alike: dict[str, list[object]] = {}
+    names, seen = [], list[object]()
     for value in values:
-        known = alike.setdefault(write(value), [])
-        if not any(is_same(value, other) for other in known):
-            known.append(value)
-    names = []
-    for value in values:
-        text, known = write(value), alike[write(value)]
-        number = next(i for i, other in enumerate(known, 1) if is_same(value, other))
-        names.append(f"{text} ({number})" if len(known) > 1 else text)
+        text = write(value)
+        alike = [other for other in values if write(other) == text]
+        apart = [v for n, v in enumerate(alike) if find(alike[:n], v) is None]
+        if len(apart) > 1:
+            number = next(i for i, v in enumerate(apart, 1) if is_same(v, value))
+            text += f" ({number})"
+        if again := sum(is_same(value, other) for other in seen):
+            text += f" (again{f' {again}' if again > 1 else ''})"
+        seen.append(value)
+        names.append(text)
     return names

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kit import figures
+from kit.plot import Point, find_told, plot_points, predict
 from kit.ratio import (
     QUANTITIES,
     SPEED,
@@ -240,59 +240,20 @@ class Comparison:
         value of `x`, to a predicted quantity, drawn as dashed lines. `title` is by
         default the comparison's own, else the finding.
         """
-        if x is None:
-            values, lows, highs = zip(*map(self.quantity, self.trials), strict=True)
-            bars = figures.draw_bars(
-                self.labels,
-                values,
-                lows,
-                highs,
-                title=title or self.headline(),
-                unit=unit_of(self.of),
-                baseline=0,
-            )
-            return bars.axes[0]
-        positions = [trial.knobs.get(x) for trial in self.trials]
+        positions = [trial.knobs.get(x) for trial in self.trials] if x else []
         if not all(isinstance(p, (int, float)) for p in positions):
             raise ValueError(
                 f"Comparison.plot: x={x!r} is not a knob with numbers in every trial; "
                 f"its values are {positions}. Leave x out for bars."
             )
-        lines = figures.draw_lines(
-            self._lines(x, model),
-            title=title or self.headline(),
-            xlabel=x,
-            ylabel=unit_of(self.of),
-            logx=figures.is_wide(positions),
-        )
-        return lines.axes[0]
-
-    def _lines(
-        self, x: str, model: Callable[..., float] | None
-    ) -> dict[str, figures.Series]:
-        """Return a line over `x` for each choice of the others, and predictions."""
-        knobs = self.baseline.knobs
-        told = [
-            knob
-            for knob in knobs
-            if knob != x and len({repr(t.knobs.get(knob)) for t in self.trials}) > 1
+        told = [{"experiment": t.experiment, **t.knobs} for t in self.trials]
+        first = x or find_told(told)[-1]
+        points = [
+            Point(label, knobs, self.quantity(trial), predict(model, knobs, first))
+            for label, knobs, trial in zip(self.labels, told, self.trials, strict=True)
         ]
-        groups: dict[str, list[Trial]] = {}
-        for trial in self.trials:
-            words = [f"{k}={figures.format_value(trial.knobs.get(k))}" for k in told]
-            groups.setdefault(", ".join(words), []).append(trial)
-        groups = {n: sorted(g, key=lambda t: t.knobs[x]) for n, g in groups.items()}
-        series: dict[str, figures.Series] = {}
-        for name, trials in groups.items():
-            xs = [trial.knobs[x] for trial in trials]
-            rows = zip(*map(self.quantity, trials), strict=True)
-            series[name or "measured"] = (xs, *map(list, rows), "measured")
-        for name, trials in groups.items() if model is not None else ():
-            xs = [trial.knobs[x] for trial in trials]
-            heights = [predict(model, trial.knobs, x) for trial in trials]
-            label = ", ".join(filter(None, ("predicted", name)))
-            series[label] = (xs, heights, None, None, "predicted")
-        return series
+        title, unit = title or self.headline(), unit_of(self.of)
+        return plot_points(points, title, unit, x, baseline=0).axes[0]
 
     def __repr__(self) -> str:
         lines = [self.title] * bool(self.title)
@@ -361,22 +322,3 @@ def summarise(ratios: Sequence[Ratio]) -> Ratio:
 def _write(value: float) -> str:
     """Write with four digits, and every digit before the point."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def predict(
-    model: Callable[..., float], point: Mapping[str, Any], ordered: str | None
-) -> float:
-    """Call a cost model with those knobs of a point that it has names for.
-
-    A model without any of them gets the ordered knob, or the only one, by position.
-    """
-    try:
-        parameters = inspect.signature(model).parameters
-    except ValueError:  # of some built-in functions
-        return float(model(point[ordered or next(iter(point))]))
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return float(model(**point))
-    known = {knob: value for knob, value in point.items() if knob in parameters}
-    if known or not parameters:
-        return float(model(**known))
-    return float(model(point[ordered or next(iter(point))]))

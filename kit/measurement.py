@@ -17,8 +17,10 @@ from kit.choices import (
     check_arguments,
     check_place,
     check_places,
+    check_several,
     make_variant,
     make_variants,
+    resolve_all,
 )
 from kit.comparison import Comparison
 from kit.experiment import ExperimentError, named, resolve, smoke
@@ -200,7 +202,9 @@ def compare(
     request = Request(of, seconds, repeats, within, patient, title)
     with named("compare()"):
         request.check()
-        variants = make_variants(experiment, check_places(on), choices)
+        places = check_places(on)
+        variants = make_variants(resolve_all(experiment), places, choices)
+        check_several(variants)
     names = " · ".join(variant.label for variant in variants)
     with Progress(f"comparing {names}"[:100]) as progress:
         return compare_watched(variants, progress, request)

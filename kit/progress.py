@@ -45,6 +45,7 @@ class Progress:
         self.seconds_left: float | None = None
         self._started = self._begun = self._heard = time.monotonic()
         self._at_once, self._over = at_once, threading.Event()
+        self._display_id, self._is_shown = os.urandom(8).hex(), False
 
     def stop(self) -> None:
         """Ask the measurement to stop after the current step."""
@@ -116,16 +117,17 @@ class Progress:
         self._over.set()
         self._thread.join(timeout=1)
 
+    def show(self, text: str) -> float:
+        """Show a line in place of the one before; return for how long it may stand."""
+        again, self._is_shown = self._is_shown, True
+        return _show_line(text, self.fraction, self._display_id, again)
+
     def _show(self) -> None:
         wait = _SHORT_SECONDS if self._at_once else _SILENT_SECONDS
-        display_id, again = os.urandom(8).hex(), False
         while not self._over.wait(wait):
-            wait = _SHORT_SECONDS
-            if not self.hushed:
-                wait = _show_line(self.text(), self.fraction, display_id, again)
-                again = True
-        if again:
-            _show_line("", 0.0, display_id, again)
+            wait = _SHORT_SECONDS if self.hushed else self.show(self.text())
+        if self._is_shown:
+            self.show("")
 
 
 @contextlib.contextmanager

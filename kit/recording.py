@@ -15,16 +15,16 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit.comparison import Comparison
-from kit.experiment import Experiment, source_of
 from kit.figures import format_value
 from kit.life import Block, Life
-from kit.machine import Machine
+from kit.machine import Machine, this_machine
 from kit.trial import JOURNAL, Trial
+from kit.variant import Variant
 
 #: What is written, and the only one that is read.
 FORMAT = 4
@@ -118,7 +118,7 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else {"float": repr(value)}
@@ -293,26 +293,28 @@ def recorded(
     return found
 
 
-def find_recorded(experiment: Experiment, fixed: Mapping[str, object]) -> list[Trial]:
-    """Return what was recorded of just this experiment, in whichever chapter.
+def find_recorded(variants: Sequence[Variant]) -> list[tuple[int, Trial]]:
+    """Return what other machines recorded of just these variants: number and trial.
 
     The newest recording of each chapter and machine counts, in the nearest folder of
-    recordings; of equal knobs, the latest trial. `fixed` are knobs that must have been
-    the same. An experiment that has changed since has none. Files that cannot be read
-    are left out.
+    recordings, whichever the chapter; of equal knobs, the latest trial. An experiment
+    that has changed since has none. Files that cannot be read are left out.
     """
-    definitions = _definitions(source_of(experiment.function))
-    where, wanted = _nearest_folder(), _value(_plain(dict(fixed)))
-    found: dict[tuple[str, str], Trial] = {}
-    for path in _newest(where, "*") if where and definitions else ():
+    where, here = _nearest_folder(), this_machine().name
+    wanted = [
+        (v.experiment.name, _value(_plain(dict(v.knobs))), _definitions(v.source))
+        for v in variants
+    ]
+    found: dict[tuple[str, int], Trial] = {}
+    for path in _newest(where, "*") if where else ():
         with contextlib.suppress(RecordingError):
-            for trial in load(path):
-                same = trial.experiment == experiment.name and all(
-                    trial.knobs.get(knob) == value for knob, value in wanted.items()
-                )
+            for trial, (n, (name, knobs, definitions)) in itertools.product(
+                load(path), enumerate(wanted)
+            ):
+                same = trial.experiment == name and knobs.items() <= trial.knobs.items()
                 if same and is_current(trial.source, definitions):
-                    found[trial.machine.name, repr(trial.knobs)] = trial
-    return list(found.values())
+                    found[trial.machine.name, n] = trial
+    return [(n, trial) for (machine, n), trial in found.items() if machine != here]
 
 
 def _nearest_folder() -> Path | None:

@@ -9,7 +9,7 @@ import time
 
 from helpers import wait_until
 from jupyter_client.manager import start_new_kernel
-from panels import HTML, VIEW, alt_of, rows_of, text_of
+from panels import HTML, VIEW, alt_of, history_of, text_of
 
 
 class FrontEnd:
@@ -141,7 +141,7 @@ class ShownPanel:
 
     @property
     def history(self):
-        return rows_of(self.state("history")["value"])
+        return history_of(self.state("words")["value"])
 
     @property
     def is_idle(self):

@@ -58,7 +58,11 @@ class Shown:
 
     @property
     def history(self):
-        return rows_of(self.html("history"))
+        return history_of(self.html("words"))
+
+    @property
+    def compared(self):
+        return compared_of(self.html("words"))
 
     @property
     def is_idle(self):
@@ -73,11 +77,10 @@ class Shown:
     def press(self, name):
         self.find(f"kit-{name}").click()
 
-    def run(self, name="run", rows=1):
+    def run(self, name="run"):
         """Press a button and wait for the result."""
-        before = len(self.history)
         self.press(name)
-        wait_until(lambda: self.is_idle and len(self.history) == before + rows, 20)
+        wait_until(lambda: self.is_idle, 20)
         wait_until(lambda: "kit panel" not in [t.name for t in threading.enumerate()])
 
 
@@ -113,3 +116,14 @@ def rows_of(markup):
     rows = re.findall(r"<tr>(.*?)</tr>", body[1], re.S) if body else []
     cells = r"<t[dh][^>]*>(.*?)</t[dh]>"
     return [[text_of(c) for c in re.findall(cells, row, re.S)] for row in rows]
+
+
+def history_of(words):
+    """The rows of what was measured one by one, below a panel's picture."""
+    _, said, table = words.partition("Measured so far")
+    return rows_of(table) if said else []
+
+
+def compared_of(words):
+    """The rows of the comparison of all, if that is what is shown."""
+    return rows_of(words.partition("Measured so far")[0])

@@ -31,9 +31,10 @@ SCRIPTS = [
 # From the ground up, as the design lists them: imports go down only.
 ROOMS = [
     *("stats", "figures", "progress", "clock", "system", "machine", "hints", "state"),
-    *("experiment", "silence", "life", "variant", "trial", "ratio", "comparison"),
-    *("choices", "budget", "measurement", "recording", "costs", "data", "ranks"),
-    *("diagnosis", "tuning", "teaching", "panel", "__main__", "__init__"),
+    *("experiment", "silence", "life", "variant", "trial", "ratio", "plot"),
+    *("comparison", "choices", "budget", "measurement", "recording", "costs", "data"),
+    *("ranks", "diagnosis", "tuning", "teaching", "cells", "widgets", "panel"),
+    *("__main__", "__init__"),
 ]
 # What measures: the rooms that decide what a number is, and may not grow.
 MEASURING = [

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers import wait_until
 
-from kit.panel import openmp
+from kit.cells import release_threads
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux tells which library it is"
@@ -24,7 +24,7 @@ def test_idle_threads_go_and_come_back():
     try:
         a = torch.rand(512, 512)
         product, many = a @ a, count_threads()
-        if not openmp.release_threads():
+        if not release_threads():
             pytest.skip("this PyTorch does not compute with GNU's OpenMP")
         wait_until(lambda: count_threads() <= many - 2)
         assert torch.equal(a @ a, product)

@@ -1,0 +1,132 @@
+"""Points of a plot: bars, or lines over a knob, and what a cost model predicts."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kit import figures
+from kit.experiment import ExperimentError, describe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a plot shows of one choice: its quantity with both ends of its interval.
+
+    The knobs are those of the experiment, and its name as `experiment`. The quantity is
+    nan where only a prediction is drawn; `origin` says where it was measured elsewhere.
+    """
+
+    label: str
+    knobs: Mapping[str, Any]
+    quantity: tuple[float, float, float]
+    predicted: float = math.nan
+    origin: str = ""
+
+
+def plot_points(
+    points: Sequence[Point],
+    title: str,
+    unit: str,
+    x: str | None = None,
+    *,
+    baseline: int | None = None,
+    width: float = 7.6,
+) -> Figure:
+    """Draw points as bars, or as lines over the knob `x`, one for each other choice.
+
+    `baseline` is the number of the point that the others are compared with.
+    """
+    if x is not None:
+        xs = [point.knobs[x] for point in points]
+        names = {"xlabel": x, "ylabel": unit, "logx": figures.is_wide(xs)}
+        lines = _make_lines(points, x)
+        return figures.draw_lines(lines, title=title, width=width, **names)
+    values, lows, highs = zip(*(point.quantity for point in points), strict=True)
+    return figures.draw_bars(
+        [", ".join(filter(None, (p.label, p.origin))) for p in points],
+        values,
+        lows,
+        highs,
+        title=title,
+        unit=unit,
+        baseline=baseline,
+        recorded=[n for n, point in enumerate(points) if point.origin],
+        predicted=[point.predicted for point in points],
+        width=width,
+    )
+
+
+def find_told(points: Sequence[Mapping[str, Any]], but: str | None = None) -> list[str]:
+    """Return the knobs in which points differ, except one."""
+    knobs = dict.fromkeys(knob for point in points for knob in point if knob != but)
+    return [k for k in knobs if len({repr(point.get(k)) for point in points}) > 1]
+
+
+def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
+    """Return a line over `x` for each choice of the others, and its prediction."""
+    groups: dict[tuple[str, str], list[Point]] = {}
+    told = find_told([point.knobs for point in points], but=x)
+    for point in points:
+        known = {k: point.knobs.get(k) for k in told}
+        words = [f"{k}={figures.format_value(v)}" for k, v in known.items()]
+        words[:1] = [known["experiment"]] if "experiment" in known else words[:1]
+        groups.setdefault((", ".join(words), point.origin), []).append(point)
+    lines: dict[str, figures.Series] = {}
+    predicted: dict[str, figures.Series] = {}
+    for (name, origin), group in groups.items():
+        group.sort(key=lambda point: point.knobs[x])
+        xs = [point.knobs[x] for point in group]
+        columns = map(list, zip(*(point.quantity for point in group), strict=True))
+        shown = ", ".join(filter(None, (name, origin)))
+        if any(not math.isnan(point.quantity[0]) for point in group):
+            style = "recorded" if origin else "measured"
+            lines[shown or "measured"] = (xs, *columns, style)
+        heights = [point.predicted for point in group]
+        if not origin and not all(map(math.isnan, heights)):
+            said = ", ".join(filter(None, ("predicted", name)))
+            predicted[said] = (xs, heights, None, None, "predicted")
+    return lines | predicted
+
+
+def predict(
+    model: Callable[..., float] | None, point: Mapping[str, Any], first: str
+) -> float:
+    """Call a cost model with those knobs of a point that it has names for.
+
+    A model without any of them gets the knob `first` by position; without a model the
+    prediction is nan. Raises ExperimentError for what is no function, and where the
+    model fails.
+    """
+    if model is None:
+        return math.nan
+    if not callable(model):
+        raise ExperimentError(
+            f"model={figures.format_value(model)} is no function.\n"
+            "Pass one that maps the choices to a predicted quantity, as in "
+            "model=lambda batch_size: 1000 / batch_size, or leave it out."
+        )
+    try:
+        return _call(model, point, first)
+    except Exception as error:
+        raise ExperimentError(
+            f"{describe('model', point)} failed: {type(error).__name__}: {error}\n"
+            "Let it return a number for every choice, or nan where it knows none."
+        ) from error
+
+
+def _call(model: Callable[..., float], point: Mapping[str, Any], first: str) -> float:
+    try:
+        parameters = inspect.signature(model).parameters
+    except ValueError:  # of some built-in functions
+        return float(model(point[first]))
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return float(model(**point))
+    known = {knob: value for knob, value in point.items() if knob in parameters}
+    return float(model(**known) if known or not parameters else model(point[first]))

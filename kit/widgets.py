@@ -1,0 +1,144 @@
+"""What a panel looks like: controls on the left, a picture beside them, words below.
+
+The one module that imports ipywidgets; a panel imports it when it is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ipywidgets as widgets
+from IPython import display
+
+from kit.figures import COLOURS
+
+#: So many names, so short in all, are buttons side by side.
+_MOST_BUTTONS, _MOST_LETTERS = 6, 22
+_STYLE = f"""
+.kit-panel {{ border: 1px solid var(--jp-border-color2, #d0d7de); padding: 14px 16px;
+  border-radius: 10px; background: var(--jp-layout-color1, #fff); max-width: 868px; }}
+.kit-panel .widget-html-content {{ line-height: 1.45; font-size: 14px; }}
+.kit-panel .widget-toggle-buttons > div {{ display: flex; gap: 6px; flex-wrap: wrap; }}
+.kit-panel :is(.mod-active, .kit-run, .noUi-handle, .progress-bar) {{ color: #fff;
+  background: {COLOURS["measured"]} !important; }}
+.kit-panel :is(button, select, .noUi-handle):focus-visible {{ outline-offset: 2px;
+  outline: 2px solid {COLOURS["slow"]} !important; }}
+.kit-panel [role=alert], .kit-panel pre {{ white-space: pre-wrap; }}
+"""
+
+
+class View:
+    """A panel's widgets. Threads only set their values; nothing here prints.
+
+    `names` are the choices of each knob in words, `start` the numbers of those chosen
+    first. `begin(numbers)` runs one choice, `begin(None)` all; `acts` are the other
+    buttons, `stop` among them, which the last view that goes presses, too.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        lists: Mapping[str, Sequence[Any]],
+        names: Mapping[str, Sequence[str]],
+        start: Mapping[str, int],
+        begin: Callable[[Mapping[str, int] | None], None],
+        acts: Mapping[str, Callable[[], None]],
+    ) -> None:
+        knobs = {k: _make_control(lists[k], names[k], start[k]) for k in lists}
+        acts = {
+            "run": lambda: begin({knob: knobs[knob].value for knob in knobs}),
+            "run-all": lambda: begin(None),
+            **acts,
+        }
+        self._buttons = {name: _make_button(name, act) for name, act in acts.items()}
+        self._bar = widgets.FloatProgress(
+            max=1, layout={"width": "99%", "height": "6px"}
+        )
+        self._picture, self._words, self._status = (widgets.HTML() for _ in range(3))
+        named = {"picture": self._picture, "words": self._words, "progress": self._bar}
+        named |= {f"knob-{knob}": control for knob, control in knobs.items()}
+        for name, widget in {**named, "status": self._status, **self._buttons}.items():
+            widget.add_class(f"kit-{name}")
+        left: list[Any] = []
+        for knob, control in knobs.items():
+            left += [widgets.HTML(f"<b>{html.escape(knob)}</b>"), control]
+        grid = {"grid_template_columns": "1fr 1fr", "grid_gap": "8px"}
+        left.append(widgets.GridBox([*self._buttons.values()], layout=grid))
+        beside = {"flex": "1 1 300px", "min_width": "0", "min_height": "300px"}
+        upper = [
+            widgets.VBox(left, layout={"flex": "0 0 236px", "width": "236px"}),
+            widgets.VBox([self._picture], layout=beside),
+        ]
+        wrap = {"flex_flow": "row wrap", "grid_gap": "8px 20px"}
+        self._kept = f"kit-kept-{id(self)}"
+        style = f"<style>{_STYLE}.{self._kept} {{display: none}}</style>"
+        heading = widgets.HTML(f"{style}<b>{html.escape(title)}</b>")
+        rows = [heading, widgets.HBox(upper, layout=wrap), self._bar, self._status]
+        self._root = widgets.VBox([*rows, self._words], layout={"grid_gap": "10px"})
+        self._root.add_class("kit-panel")
+        self._root._view_count = 0  # from now on the front end counts
+        self._root.observe(lambda c: c["new"] or acts["stop"](), "_view_count")
+        self._copies: list[Any] = []
+        self._several = any(len(values) > 1 for values in lists.values())
+
+    def display(self, text: str) -> None:
+        """Show the widgets, and below them what is kept where there are none.
+
+        While the widgets are alive, their style hides the latter; opened again without
+        a kernel, they are an error message, and the style of the latter hides that.
+        """
+        bundle, nothing = self._root._repr_mimebundle_(), {"text/plain": ""}
+        display.display({**bundle, "text/plain": text}, raw=True)
+        self._copies.append(display.display(nothing, raw=True, display_id=True))
+
+    def enable(self, running: bool) -> None:
+        """Let Stop be pressed while something runs, the other buttons if nothing."""
+        for name, button in self._buttons.items():
+            button.disabled = running == (name != "stop")
+        self._buttons["run-all"].disabled |= not self._several
+
+    def show(self, picture: str, words: str, error: str, ready: str) -> None:
+        """Show what came of it, and keep it for who has the notebook and no kernel."""
+        self.show_picture(picture)
+        self._words.value, self._bar.value = words, 0
+        self._status.value = error or f'<div role="status">{html.escape(ready)}</div>'
+        hide = f".jp-OutputArea-child:not(:has(.kit-panel)):has(+ * .{self._kept})"
+        page = (
+            f"<style>{hide} {{display: none}}</style>"
+            f'<div class="{self._kept}">{picture}{words}{error}</div>'
+        )
+        for copy in filter(None, self._copies):
+            with contextlib.suppress(Exception):  # a front end that is gone
+                copy.update({"text/plain": "", "text/html": page}, raw=True)
+
+    def show_picture(self, picture: str) -> None:
+        """Show a picture, or what to do where there is none."""
+        self._picture.value = picture or "Choose on the left, then press Run."
+
+    def show_progress(self, text: str, fraction: float) -> None:
+        """Show how far a run is; not announced, for it changes five times a second."""
+        self._status.value = f"<div>{html.escape(text)}</div>"
+        self._bar.value = fraction
+
+
+def _make_button(name: str, act: Callable[[], None]) -> Any:
+    words = name.replace("-", " ").capitalize()
+    button = widgets.Button(description=words, layout={"width": "auto", "margin": "0"})
+    button.on_click(lambda _: act())
+    return button
+
+
+def _make_control(values: Sequence[Any], names: Sequence[str], start: int) -> Any:
+    """Make buttons for few short choices, a slider for numbers, a list for others."""
+    numbers = all(isinstance(value, (int, float)) for value in values)
+    kind = widgets.SelectionSlider if numbers else widgets.Dropdown
+    if len(names) <= _MOST_BUTTONS and sum(map(len, names)) <= _MOST_LETTERS:
+        kind = widgets.ToggleButtons
+    options = [(name, number) for number, name in enumerate(names)]
+    control = kind(options=options, index=start, layout={"width": "99%", "margin": "0"})
+    if kind is widgets.ToggleButtons:
+        control.style.button_width = "auto"
+    return control
