@@ -6,13 +6,11 @@ import contextlib
 import ctypes
 import functools
 import sys
-import threading
-from collections.abc import Callable, Generator
-from concurrent.futures import Future, wait
+from collections.abc import Generator
 from typing import Any
 
 from kit import state
-from kit.progress import Progress, Stopped
+from kit.progress import Progress
 
 _SOFT = 1  # omp_pause_soft of OpenMP 5.0: settings stay, threads go
 
@@ -20,47 +18,43 @@ _SOFT = 1  # omp_pause_soft of OpenMP 5.0: settings stay, threads go
 class Beside(Progress):
     """The progress of what a thread of its own may do beside a notebook's cells.
 
-    A cell that begins meanwhile makes the measurement *disturbed*.
+    A cell that runs meanwhile makes a measurement *disturbed*.
     """
 
     def __init__(self, title: str, *, at_once: bool = False) -> None:
         super().__init__(title, at_once=at_once)
-        self._settings: Future[state.Settings] = Future()
         self._in_cell = False
-        shell = _find_shell()
-        self._events = getattr(shell, "events", None)
-        self._loop = getattr(getattr(shell, "kernel", None), "io_loop", None)
 
-    def ask_cells(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context for another thread, in which it computes as the cells do.
+    def computing_as_cells(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context for another thread, in which it computes as this one does.
 
-        What PyTorch keeps for a thread is taken over from the thread of the cells,
-        which is asked now, where a button is handled, and answers when no cell runs.
-        The context waits for that; it raises Stopped where it was stopped before.
+        Call it where a button is handled: the thread of the cells, while none runs.
         """
-        self._each_event(lambda events: events.register)
-        if self._loop is None or threading.current_thread() is threading.main_thread():
-            self._answer()  # no cell runs, or this is part of one
-        else:
-            self.waiting, self.doing = True, "waiting for the running cell to end"
-            self._loop.add_callback(self._answer)
-        return self._computing_as_cells()
-
-    def _each_event(self, choose: Callable[[Any], Callable[..., None]]) -> None:
-        if self._events is not None:
-            choose(self._events)("pre_run_cell", self._before_cell)
-            choose(self._events)("post_run_cell", self._after_cell)
-
-    def _answer(self) -> None:
         release_threads()  # or they would slow down those of a measurement
-        self.waiting = False
-        self._settings.set_result(state.capture())
+        return self._follow(state.capture())
 
-    def _before_cell(self, _: Any) -> None:
+    @contextlib.contextmanager
+    def _follow(self, settings: state.Settings) -> Generator[None, None, None]:
+        import torch
+
+        events = getattr(_find_shell(), "events", None)
+        listeners = {"pre_run_cell": self._begin_cell, "post_run_cell": self._end_cell}
+        for event, listener in listeners.items() if events else ():
+            events.register(event, listener)
+        try:
+            # Inference mode is the one setting that ends with a `with` of its own.
+            with torch.inference_mode(bool(settings["inference"])):
+                state.take_over(settings)
+                yield
+        finally:
+            for event, listener in listeners.items() if events else ():
+                events.unregister(event, listener)
+
+    def _begin_cell(self, _: Any) -> None:
         self._in_cell = True
         self.disturb()
 
-    def _after_cell(self, _: Any) -> None:
+    def _end_cell(self, _: Any) -> None:
         self._in_cell = False
 
     def take_turn(self) -> None:
@@ -68,22 +62,6 @@ class Beside(Progress):
         super().take_turn()
         if self._in_cell:
             self.disturb()
-
-    @contextlib.contextmanager
-    def _computing_as_cells(self) -> Generator[None, None, None]:
-        import torch
-
-        try:
-            while not wait([self._settings], 0.05).done:
-                if self.stopping:
-                    raise Stopped
-            settings = self._settings.result()
-            # Inference mode is the one setting that ends with a `with` of its own.
-            with torch.inference_mode(bool(settings["inference"])):
-                state.take_over(settings)
-                yield
-        finally:
-            self._each_event(lambda events: events.unregister)
 
 
 def _find_shell() -> Any:

@@ -157,7 +157,9 @@ class Panel:
             with contextlib.suppress(KeyboardInterrupt):  # there is no other Stop here
                 self._follow(number, progress)
             return
-        todo = functools.partial(self._follow, number, progress, progress.ask_cells())
+        todo = functools.partial(
+            self._follow, number, progress, progress.computing_as_cells()
+        )
         threading.Thread(target=todo, name="kit panel", daemon=True).start()
 
     def _follow(

@@ -5,7 +5,6 @@ import os
 import queue
 import re
 import threading
-import time
 
 from helpers import wait_until
 from jupyter_client.manager import start_new_kernel
@@ -57,10 +56,9 @@ class FrontEnd:
         elif kind == "status" and content["execution_state"] == "idle":
             self._idle.add(parent)
 
-    def send(self, kind, content, *, subshell=None, **metadata):
+    def send(self, kind, content, **metadata):
         """Send a request on the shell channel; return its id."""
         message = self.client.session.msg(kind, content, metadata=metadata)
-        message["header"]["subshell_id"] = subshell
         self.client.shell_channel.send(message)
         return message["header"]["msg_id"]
 
@@ -91,17 +89,6 @@ class FrontEnd:
         wait_until(lambda: self.has_ended(request), 30)
         self.said(request)
         return ShownPanel(self, self.outputs[request])
-
-    def make_subshell(self):
-        """Let the kernel answer on another thread, beside its cells."""
-        message = self.client.session.msg("create_subshell_request", {})
-        self.client.control_channel.send(message)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            reply = self.client.get_control_msg(timeout=10)
-            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
-                return reply["content"]["subshell_id"]
-        raise AssertionError("the kernel made no subshell")
 
 
 class ShownPanel:
@@ -153,19 +140,19 @@ class ShownPanel:
         (kept,) = [o["data"] for o in self.outputs if VIEW not in o["data"]]
         return kept[HTML]
 
-    def _tell(self, widget, data, subshell=None):
+    def _tell(self, widget, data):
         content = {"comm_id": widget, "data": data}
-        return self.front_end.send("comm_msg", content, subshell=subshell)
+        return self.front_end.send("comm_msg", content)
 
-    def press(self, name, subshell=None):
+    def press(self, name):
         """Press a button, as a front end tells it."""
         event = {"method": "custom", "content": {"event": "click"}}
-        return self._tell(self.find(f"kit-{name}"), event, subshell)
+        return self._tell(self.find(f"kit-{name}"), event)
 
-    def tell(self, name, subshell=None, **state):
+    def tell(self, name, **state):
         """Change a widget, as a front end tells it; the root is called panel."""
         change = {"method": "update", "state": state, "buffer_paths": []}
-        return self._tell(self.find(f"kit-{name}"), change, subshell)
+        return self._tell(self.find(f"kit-{name}"), change)
 
     def set(self, name, **state):
         """Change a widget and wait until the kernel has seen it."""

@@ -272,7 +272,7 @@ class Shown:
     @property
     def rows(self):
         """The history, as the texts of each row's cells."""
-        found = self.find("history").locator("tbody tr").all()
+        found = self.find("words").locator("tbody tr").all()
         return [row.locator("th, td").all_inner_texts() for row in found]
 
     @property

@@ -178,9 +178,6 @@ def test_a_run_queues_while_a_cell_measures(book, panel):
     book.start(SCRATCH, "kit.measure(announce, seconds=5)")
     wait_until(lambda: "it has its turn" in book.output(SCRATCH))
     shown.press("run")
-    if book.lab.mode == BESIDE:
-        shown.wait(r"waiting.*announce\(")
-        assert book.prompts[SCRATCH] == "[*]:"
     shown.wait_for_rows(1)
     wait_until(lambda: book.prompts[SCRATCH] != "[*]:")
     assert shown.rows[0][2] in shown.alt
@@ -461,8 +458,6 @@ def test_blocking_mode_shows_progress_and_can_be_ended(lab, book):
         shown.press("run")
         shown.wait("%")
         blocking.execute("notebook:interrupt-kernel")
-        if lab.mode == BESIDE:  # the interrupt is for the thread of the cells
-            shown.press("stop")
         shown.wait("Ready", 10)
         wait_until(lambda: shown.is_idle)
         assert blocking.run(SCRATCH, "print(6 * 7)") == "42"
