@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit import choices, figures, system
 from kit.cells import Beside
-from kit.choices import Place, Request, check_places
+from kit.choices import Place, Request, check_places, find
 from kit.comparison import Comparison
 from kit.experiment import ExperimentError, named, smoke
 from kit.figures import format_bytes, format_number, format_value
@@ -71,20 +71,16 @@ class Panel:
         model: Model | None,
     ) -> None:
         found = choices.resolve_all(experiment)
-        self.lists = choices.list_choices(found, places, given)
+        self.lists = lists = choices.list_choices(found, places, given)
         self._make = lambda: choices.make_variants(found, places, given)
         self._variants, self._request = self._make(), request
         #: Where each variant stands in the lists, and where the controls stand first.
-        numbers = itertools.product(*(range(len(v)) for v in self.lists.values()))
-        self._at = [dict(zip(self.lists, at, strict=True)) for at in numbers]
+        numbers = itertools.product(*(range(len(values)) for values in lists.values()))
+        self._at = [dict(zip(lists, at, strict=True)) for at in numbers]
         defaults = found[0].defaults
-        self._start = {
-            k: choices.find(v, defaults.get(k)) or 0 for k, v in self.lists.items()
-        }
-        self._names = {
-            k: choices.name_choices(v, _write) for k, v in self.lists.items()
-        }
-        self._x = next((k for k, v in self.lists.items() if _is_ordered(v)), None)
+        self._start = {k: find(v, defaults.get(k)) or 0 for k, v in lists.items()}
+        self._names = {k: choices.name_choices(v, _write) for k, v in lists.items()}
+        self._x = next((k for k, v in lists.items() if _is_ordered(v)), None)
         self._of, first = request.of, self._x or next(iter(self.lists), "")
         self._points: list[Point] = []
         for variant in self._variants:
@@ -111,9 +107,7 @@ class Panel:
 
         Raises ExperimentError for what cannot be chosen, and where the run fails.
         """
-        at = {
-            knob: choices.find(self.lists.get(knob, []), v) for knob, v in knobs.items()
-        }
+        at = {k: find(self.lists.get(k, []), v) for k, v in knobs.items()}
         for knob in (knob for knob, number in at.items() if number is None):
             raise ExperimentError(
                 f"Panel.run: {knob}={format_value(knobs[knob])} cannot be chosen here."
@@ -308,10 +302,10 @@ class Panel:
         if not self.trials and 1 < len(self._at) <= _MOST_COMPARED:
             self.run_all()
         elif not self.trials:
-            rest = [*self.lists][2:]
-            near = [at for at in self._at if all(at[k] == self._start[k] for k in rest)]
-            for at in near[:_MOST_MEASURED]:
-                self._follow(self._at.index(at), _Shown(self))
+            first = {k: v for k, v in self._start.items() if k in [*self.lists][2:]}
+            near = [at for at in self._at if at | first == at][:_MOST_MEASURED]
+            for at in near:
+                self.run(**{knob: self.lists[knob][n] for knob, n in at.items()})
         page = "".join(self.report())
         display({"text/plain": repr(self), "text/html": page}, raw=True)
 
