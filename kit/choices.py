@@ -205,7 +205,7 @@ def check_several(variants: Sequence[Variant]) -> None:
     """Raise ExperimentError where there is nothing to compare."""
     if len(variants) < 2:
         raise ExperimentError(
-            f"one variant only ({variants[0].label}); there is nothing to compare.\n"
+            f"one variant only ({variants[0].call}); there is nothing to compare.\n"
             "Give a knob a list, as in batch_size=[32, 64], or pass several "
             'experiments: {"plain": f, "other": g}.'
         )

@@ -247,7 +247,7 @@ class Comparison:
                 f"its values are {positions}. Leave x out for bars."
             )
         told = [{"experiment": t.experiment, **t.knobs} for t in self.trials]
-        first = x or find_told(told)[-1]
+        first = x or (find_told(told) or [""])[-1]
         points = [
             Point(label, knobs, self.quantity(trial), predict(model, knobs, first))
             for label, knobs, trial in zip(self.labels, told, self.trials, strict=True)

@@ -17,12 +17,13 @@ from kit.figures import COLOURS
 
 #: So many names, so short in all, are buttons side by side.
 _MOST_BUTTONS, _MOST_LETTERS = 6, 22
+_LINE, _CARD = COLOURS["border"], COLOURS["card"]
 _STYLE = f"""
-.kit-panel {{ border: 1px solid var(--jp-border-color2, #d0d7de); padding: 14px 16px;
-  border-radius: 10px; background: var(--jp-layout-color1, #fff); max-width: 868px; }}
+.kit-panel {{ border: 1px solid var(--jp-border-color2, {_LINE}); border-radius: 10px;
+  background: var(--jp-layout-color1, {_CARD}); padding: 14px 16px; max-width: 868px; }}
 .kit-panel .widget-html-content {{ line-height: 1.45; font-size: 14px; }}
 .kit-panel .widget-toggle-buttons > div {{ display: flex; gap: 6px; flex-wrap: wrap; }}
-.kit-panel :is(.mod-active, .kit-run, .noUi-handle, .progress-bar) {{ color: #fff;
+.kit-panel :is(.mod-active, .kit-run, .noUi-handle, .progress-bar) {{ color: {_CARD};
   background: {COLOURS["measured"]} !important; }}
 .kit-panel :is(button, select, .noUi-handle):focus-visible {{ outline-offset: 2px;
   outline: 2px solid {COLOURS["slow"]} !important; }}

@@ -465,9 +465,9 @@ def test_nobody_uses_pyplot():
     assert not everywhere(lambda *x: filter(pyplot.match, modules(*x)))
 
 
-def test_only_the_panel_makes_widgets():
+def test_only_one_room_makes_widgets():
     def widgets(path, tree):
-        if room_of(path) != "panel":
+        if room_of(path) != "widgets":
             return [m for m in modules(path, tree) if m.startswith("ipywidgets")]
         return []
 
