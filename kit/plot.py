@@ -92,6 +92,8 @@ def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
         if not origin and not all(map(math.isnan, heights)):
             said = ", ".join(filter(None, ("predicted", name)))
             predicted[said] = (xs, heights, None, None, "predicted")
+    if len({repr(heights) for _, heights, *_ in predicted.values()}) == 1:
+        predicted = {"predicted": next(iter(predicted.values()))}  # of all alike
     return lines | predicted
 
 

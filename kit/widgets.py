@@ -68,9 +68,10 @@ class View:
             left += [widgets.HTML(f"<b>{html.escape(knob)}</b>"), control]
         grid = {"grid_template_columns": "1fr 1fr", "grid_gap": "8px"}
         left.append(widgets.GridBox([*self._buttons.values()], layout=grid))
+        aside = {"flex": "0 0 236px", "width": "236px", "grid_gap": "6px"}
         beside = {"flex": "1 1 300px", "min_width": "0", "min_height": "300px"}
         upper = [
-            widgets.VBox(left, layout={"flex": "0 0 236px", "width": "236px"}),
+            widgets.VBox(left, layout=aside),
             widgets.VBox([self._picture], layout=beside),
         ]
         wrap = {"flex_flow": "row wrap", "grid_gap": "8px 20px"}
