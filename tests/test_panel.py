@@ -5,8 +5,10 @@ import inspect
 import math
 import random
 import re
+import sys
 import threading
 import time
+from pathlib import Path
 
 import ipywidgets as widgets
 import numpy
@@ -1524,6 +1526,35 @@ def test_the_knob_that_is_drawn_along_is_said(show):
 
 
 # The house
+
+
+def functions_called(do):
+    """The kit's functions that run in any thread while something is done."""
+    home, seen = str(Path(kit.__file__).parent), set()
+
+    def note(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(home):
+            seen.add((code.co_filename, code.co_qualname))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        do()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return {(file, name) for file, name in seen if not name.endswith(">")}
+
+
+def test_a_click_goes_through_few_functions(show):
+    """They are those that somebody has to read who wants to know what it does."""
+    shown = show(explore(pause=[1, 2]))
+    shown.run()  # what is loaded on demand
+    measuring = functions_called(lambda: kit.measure(nap, seconds=0.05))
+    clicking = functions_called(shown.run)
+    beside = {name for _, name in clicking - measuring}
+    assert "Panel.begin" in beside and len(beside) <= 60, sorted(beside)
 
 
 def test_making_a_panel_needs_no_widgets():
