@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kit.figures.numbers import format_bytes, is_known
-from kit.figures.theme import COLOURS
+from kit.figures.style import COLOURS, format_bytes, is_known
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +34,7 @@ def make_card(
     title = f"{first}\n{second[:-1]}…" if any(more) else f"{first}\n{second}".rstrip()
     top, bottom = 0.36 + 0.22 * (title.count("\n") + 1), 0.63
     total, across = top + height + bottom, width - left - right
-    figure = Figure((width, total), _DPI, facecolor=COLOURS["card"])
+    figure = Figure((width, total), _DPI, facecolor=COLOURS["card"], layout="none")
     place = (left / width, bottom / total, across / width, height / total)
     axes = figure.add_axes(place, facecolor="none")
     heading = axes.set_title(title, loc="left", pad=12, **style_text(12, "ink"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kit.figures import cards
 from kit.figures.cards import EDGE
-from kit.figures.numbers import is_known
-from kit.figures.theme import PHASE_LOOKS, PHASES
+from kit.figures.style import PHASE_LOOKS, PHASES, is_known
+from kit.figures.timelines import Span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -165,3 +166,26 @@ def draw_key(
 def count_lines(spots: Sequence[tuple[float, int]]) -> int:
     """Return how many lines labels at these spots take."""
     return 1 + max((row for _, row in spots), default=-1)
+
+
+def flatten(spans: Sequence[Span]) -> list[Span]:
+    """Cut spans into pieces that do not overlap: what began last hides the rest.
+
+    >>> [span[:3] for span in flatten([Span(0, 9, "a", ""), Span(2, 3, "b", "")])]
+    [(0, 2, 'a'), (2, 3, 'b'), (3, 9, 'a')]
+    """
+    pieces: list[Span] = []
+    begun: list[Span] = []
+    at = -math.inf
+    ordered = sorted(spans, key=lambda span: (span.start, -span.stop))
+    for span in [*ordered, Span(math.inf, math.inf, "", "")]:
+        while begun and at < span.start:
+            stop = min(begun[-1].stop, span.start)
+            if stop > at:
+                pieces.append(begun[-1]._replace(start=at, stop=stop))
+                at = stop
+            if begun[-1].stop <= at:
+                begun.pop()
+        at = max(at, span.start)
+        begun.append(span)
+    return pieces

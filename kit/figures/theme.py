@@ -1,46 +1,7 @@
-"""Colours, markers and hatches."""
+"""The look of panels and of bits: they leave with their owners."""
 
-# Okabe and Ito's colours, darkened until text in them has a contrast of 4.5 on a card.
-COLOURS = {
-    "measured": "#0072B2",
-    "baseline": "#7A828A",
-    "predicted": "#B84700",
-    "recorded": "#A5427A",
-    "slow": "#B84700",
-    "zone": "#E4E8EC",
-    "ink": "#1F2328",
-    "muted": "#57606A",
-    "grid": "#E9ECEF",
-    "border": "#D0D7DE",
-    "card": "#FDFDFC",
-}
-SERIES_COLOURS = (COLOURS["measured"], "#00755A", "#855600", "#5B4FA8", COLOURS["ink"])
-HATCH = "////"  # of the baseline, so that colour is not all
-MARKERS = ("o", "s", "^", "D", "v", "P")
-#: What a step's time goes to, in the order of drawing, in words for readers.
-PHASES = {
-    "input": "waiting for data",
-    "copies": "copies to the device",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "communication": "other ranks",
-    "sync": "waiting for the device",
-    "python": "code outside PyTorch",
-}
-#: The fill, the text on it and the hatch of each phase; "" is anything else. They stay
-#: apart for the colour-blind, and in grey the hatches tell them apart.
-PHASE_LOOKS = {
-    "input": ("#B84700", "#FFFFFF", "///"),
-    "copies": ("#F0A830", "#1F2328", "..."),
-    "forward": ("#6CB8E6", "#1F2328", ""),
-    "backward": ("#2B4C9B", "#FFFFFF", "\\\\\\"),
-    "optimizer": ("#3FA887", "#1F2328", "xxx"),
-    "communication": ("#A5427A", "#FFFFFF", "---"),
-    "sync": ("#EFE07A", "#1F2328", "|||"),
-    "python": ("#5F5446", "#FFFFFF", "++"),
-    "": ("#C4CBD2", "#1F2328", "//"),
-}
+from kit.figures.style import COLOURS
+
 #: The fill and the text on it of each part of a number's bits. In grey
 #: they are dark, middle and light.
 BIT_LOOKS = {

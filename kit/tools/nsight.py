@@ -19,7 +19,7 @@ from kit.diagnosis.timeline import check_steps, draw, summarize
 from kit.diagnosis.trace import Trace
 from kit.experiment import ExperimentError
 from kit.figures import Span, format_value
-from kit.figures.timelines import flatten
+from kit.figures.phases import flatten
 from kit.tools import nsys_file, nsys_trace
 
 if TYPE_CHECKING:
