@@ -169,11 +169,14 @@ def test_no_words_of_bars_meet_or_leave_the_card(given):
     assert_that_texts_have_room(draw_workers(**given))
 
 
-def test_predicted_values_are_dashed_marks_and_told():
+def test_predicted_values_are_dashed_frames_in_the_colour_of_their_bars():
     figure = draw_workers(predicted=[800, None, 1500])
-    dashed = [x for x in axes_of(figure).lines if x.get_linestyle() == "--"]
-    marks = [(x.get_xdata()[0], sum(x.get_ydata()) / 2) for x in dashed]
-    assert (800, 0) in marks and (1500, 2) in marks
+    frames = [bar for bar in axes_of(figure).patches if not bar.get_fill()]
+    assert [bar.get_width() for bar in frames] == [800, 1500]
+    assert all(bar.get_linestyle() != "-" for bar in frames)
+    colours = COLOURS["baseline"], COLOURS["measured"]
+    for frame, colour in zip(frames, colours, strict=True):
+        assert same_color(frame.get_edgecolor(), colour)
     assert "Predicted: 0: 800; 2: 1,500." in figure.alt
     assert "(dashed: predicted)" in axes_of(figure).get_xlabel()
 
@@ -795,9 +798,11 @@ def test_every_text_of_a_stack_is_on_the_card_and_none_on_another(peak, thin):
     assert_that_texts_have_room(figure)
 
 
-def test_amounts_without_their_positions_are_an_error():
+def test_amounts_without_positions_and_seven_bands_are_an_error():
     with pytest.raises(ValueError, match="zip"):
         draw_step_memory(positions=range(5))
+    with pytest.raises(ValueError, match="zip"):
+        draw_step_memory(values={str(n): [1] * 6 for n in range(7)})
 
 
 # ---------------------------------------------------------------- bits

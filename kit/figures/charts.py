@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Numbers = Sequence[float | None]
 Series = tuple[Numbers, Numbers, Numbers | None, Numbers | None, str]
 Row = tuple[Any, float | None, float | None, float | None]  # label, value, low, high
-Write = Callable[[float | None], str]
+Write = Callable[[float], str]
 Reach = tuple[float, float]  # from where to where an axis goes
 
 _DOTTED = {"color": COLOURS["ink"], "lw": 0.8, "ls": (0, (2, 3)), "zorder": 1}
@@ -68,10 +68,11 @@ def draw_bars(
     if baseline is not None:
         roles[baseline] = "baseline"
         axes.axvline(values[baseline] or 0, **_DOTTED)
-    texts = [format(value) for value in values]
+    texts = [format(value) if is_known(value) else "unknown" for value in values]
     draw_rows(axes, rows, texts, roles, find_reach(rows, [*marks.values()]), width / 3)
     for y, value in marks.items():
-        axes.plot([value] * 2, [y - 0.42, y + 0.42], **_DASHED)
+        look = {"fill": False, "ec": COLOURS[roles[y]], "ls": (0, (3, 1.5)), "lw": 1.4}
+        axes.barh(y, value, 0.8, **look)
     _label_axes(axes, unit + " (dashed: predicted)" * bool(marks))
     told = "; ".join(f"{labels[y]}: {format(value)}" for y, value in marks.items())
     said = f"Predicted: {told}" if marks else ""
@@ -173,9 +174,7 @@ def draw_steps(
     ms = [t * 1000 if is_known(t) else None for t in times_seconds]
     known = sorted(filter(is_known, ms)) or [math.nan]
     steps, median = range(1, len(ms) + 1), known[len(known) // 2]
-    series = {
-        "measured": (steps, ms, None, None, "measured"),
-    }
+    series = {"measured": (steps, ms, None, None, "measured")}
     name = f"median {style.format_seconds(median / 1000)}"
     series[name] = ([1, len(ms)], [median, median], None, None, "predicted")
     return draw_lines(series, title=title, xlabel=xlabel, ylabel=ylabel)
@@ -198,7 +197,7 @@ def draw_stack(
     `values` are the bands from the lowest on, six at most, each an amount for every
     position. A region (first position, last position, text) is named above. `marks`
     are named totals, a predicted one say, drawn as dashed lines across; `format` writes
-    amounts. Raises ValueError for sequences of unequal lengths.
+    amounts. Raises ValueError for sequences of unequal lengths and for more bands.
 
     >>> bands = {"parameters": [4, 4, 4], "activations": [0, 6, 0]}
     >>> figure = draw_stack([0, 1, 2], bands, title="T", xlabel="place", ylabel="MB")
@@ -211,7 +210,7 @@ def draw_stack(
     axes = figure.add_subplot(xlim=(positions[0], positions[-1]))
     axes.set_ylim(0, 1.2 * max([peak, *marks.values()]) or 1)
     bands = axes.stackplot(positions, *values.values(), labels=list(values))
-    for band, phase in zip(bands, _BANDS, strict=False):
+    for band, phase in zip(bands, _BANDS[: len(bands)], strict=True):
         style.paint(band, phase)
     axes.plot(positions, totals, color=COLOURS["ink"])
     axes.plot(at, peak, "v", color=COLOURS["ink"])
@@ -241,7 +240,7 @@ def tell_rows(rows: Sequence[Row], write: Write = style.format_number) -> str:
     for label, value, low, high in rows:
         known = is_known(low) and is_known(high)
         ends = f" (95 % interval {write(low)} to {write(high)})" if known else ""
-        words.append(f"{label}: {write(value)}{ends}")
+        words.append(f"{label}: {write(value) if is_known(value) else 'unknown'}{ends}")
     return "; ".join(words)
 
 

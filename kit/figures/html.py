@@ -122,14 +122,15 @@ def html_table(
     right = "right;white-space:nowrap"
     sides = [right if x else "left" for x in _are_numbers(headers, rows)]
     line = f"{_MUTED}border-bottom:1px solid {COLOURS['border']};"
-    body = _row(headers, sides, line, 'th scope="col"') if headers else ""
-    body += "".join(_row(row, sides) for row in rows)
+    head = _row(headers, sides, line, 'th scope="col"') if headers else ""
+    body = "".join(_row(row, sides) for row in rows)
+    table = f"<thead>{head}</thead><tbody>{body}</tbody></table>"
     summary = "<summary style='cursor:pointer'>How sure, and why</summary>"
     folded = "".join(f"<div>{html.escape(sentence)}</div>" for sentence in details)
     return _box(
         _line(title, "font-weight:600;font-size:15px"),
         _line(lead),
-        f"<table style='border-collapse:collapse'>{body}</table>" if body else "",
+        f"<table style='border-collapse:collapse'>{table}" if head or body else "",
         _line(note, _SMALL),
         f"<details style='{_SMALL}'>{summary}{folded}</details>" if details else "",
     )
