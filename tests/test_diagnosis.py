@@ -38,7 +38,7 @@ from kit.diagnosis.causes import Evidence
 from kit.diagnosis.interventions import Intervention, installed, intervene
 from kit.diagnosis.operations import Work
 from kit.experiment import ExperimentError, resolve
-from kit.figures.theme import PHASES
+from kit.figures import PHASES
 from kit.ratio import Ratio
 
 pytestmark = pytest.mark.usefixtures("smoke")

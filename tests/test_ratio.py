@@ -550,8 +550,7 @@ class Words(HTMLParser):
 
 
 def title_of(axes):
-    titles = [axes.get_title(loc=place) for place in ("left", "center", "right")]
-    return " ".join(" ".join(titles).split())
+    return " ".join(axes.get_figure().get_suptitle().split())
 
 
 def curves_of(axes):

@@ -293,7 +293,7 @@ def test_plot_has_the_predicted_line_and_measured_points(tuning):
     assert (heights[0], heights[2]) == (100.0, 190.0)
     assert math.isnan(heights[1])
     assert math.isnan(heights[3])
-    assert axes.get_title(loc="left") == tuning.finding()
+    assert axes.get_figure().get_suptitle().replace("\n", " ") == tuning.finding()
 
 
 def test_a_tuning_is_frozen(tuning):

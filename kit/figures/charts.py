@@ -1,33 +1,36 @@
-"""Charts: bars of values, a quantity over a knob, the times of steps."""
+"""Charts: bars of values, a quantity over a knob, times of steps, stacked amounts."""
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kit.figures import cards
-from kit.figures.cards import EDGE, Numbers
-from kit.figures.numbers import format_number, format_seconds, is_known
-from kit.figures.pictures import alone, describe
-from kit.figures.theme import COLOURS, HATCH, MARKERS, SERIES_COLOURS
+from kit.figures import style
+from kit.figures.html import describe
+from kit.figures.style import COLOURS, alone, is_known, is_wide, write_tick
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Numbers = Sequence[float | None]
 Series = tuple[Numbers, Numbers, Numbers | None, Numbers | None, str]
+Row = tuple[Any, float | None, float | None, float | None]  # label, value, low, high
+Write = Callable[[float], str]
+Reach = tuple[float, float]  # from where to where an axis goes
 
 _DOTTED = {"color": COLOURS["ink"], "lw": 0.8, "ls": (0, (2, 3)), "zorder": 1}
-#: From this factor between the ends on, an axis is logarithmic.
-_WIDE = 15
-_MARK = {"color": COLOURS["predicted"], "lw": 2, "ls": (0, (2, 1))}
+_DASHED = {"color": COLOURS["predicted"], "lw": 2, "ls": (0, (2, 1)), "zorder": 5}
+_OFFSET = {"textcoords": "offset points", "va": "center"}  # of a label beside a point
 _LOOKS: dict[str, dict[str, Any]] = {
-    "measured": {"ms": 6.5, "lw": 1.8},
-    "predicted": {"ls": (0, (5, 2)), "lw": 1.8},
-    "recorded": {"ms": 7, "mfc": COLOURS["card"], "mew": 1.6, "lw": 1.1},
+    "measured": {},
+    "predicted": {"ls": (0, (5, 2)), "marker": ""},
+    "recorded": {"mfc": COLOURS["card"], "lw": 1.1, "color": COLOURS["recorded"]},
 }
+#: Bands from the lowest on have these phases' looks: the colour-blind tell them apart.
+_BANDS = ("forward", "copies", "optimizer", "backward", "sync", "communication")
 
 
 @alone()
@@ -42,61 +45,67 @@ def draw_bars(
     baseline: int | None = None,
     recorded: Sequence[int] = (),
     predicted: Numbers = (),
-    width: float = cards.WIDTH,
-    format: Callable[[float], str] = format_number,
+    width: float = style.WIDTH,
+    format: Write = style.format_number,
 ) -> Figure:
     """Draw one horizontal bar per label, with its 95 % interval and its value in words.
 
     `lows` and `highs` are the intervals' ends. A value that is None or nan is written
     as unknown. `baseline` is the number of a row, from 0, `recorded` those of rows that
     were measured elsewhere; both are hatched. `predicted` are values of the first rows,
-    each drawn as a dashed mark. `width` is in inches; `format` writes the values.
+    each drawn as a dashed frame. `width` is in inches; `format` writes the values.
     Raises ValueError where the sequences' lengths differ.
 
     >>> figure = draw_bars(["0", "2"], [770, 1578], title="Two are faster", unit="1/s")
     >>> [int(bar.get_width()) for bar in figure.axes[0].patches]
     [770, 1578]
     """
-    rows = cards.join_rows(labels, values, lows, highs)
+    rows = _join(labels, values, lows, highs)
+    marks = {y: value for y, value in enumerate(predicted) if is_known(value)}
+    figure = style.make_card(title, 0.46 * max(1, len(rows)) + 0.75, width)
+    axes = figure.add_subplot()
+    roles = ["recorded" if y in recorded else "measured" for y in range(len(rows))]
+    if baseline is not None:
+        roles[baseline] = "baseline"
+        axes.axvline(values[baseline] or 0, **_DOTTED)
     texts = [format(value) if is_known(value) else "unknown" for value in values]
-    names = [cards.wrap(label, width / 3) for label in labels]
-    left = EDGE + cards.measure_widest(names) + 0.15
-    height = 0.46 * max(1, len(rows)) + 0.1
-    figure, axes = cards.make_card(title, height, left, EDGE, width)
-    marks = [value for value in predicted if is_known(value)]
-    low, high = reach = cards.find_reach(rows, marks)
-    across = width - left - EDGE
-    room = max(0.3, 1 - (cards.measure_widest(texts) + 0.25) / across)
-    axes.set_xlim(low * 1.05, low + ((high - low) or 1) / room)
-    axes.axvline(0, color=COLOURS["ink"], lw=1)
-    for y, row in enumerate(rows):
-        _, value, low, high = row
-        role = "recorded" if y in recorded else "measured"
-        role = "baseline" if y == baseline else role
+    draw_rows(axes, rows, texts, roles, find_reach(rows, [*marks.values()]), width / 3)
+    for y, value in marks.items():
+        look = {"fill": False, "ec": COLOURS[roles[y]], "ls": (0, (3, 1.5)), "lw": 1.4}
+        axes.barh(y, value, 0.8, **look)
+    _label_axes(axes, unit + " (dashed: predicted)" * bool(marks))
+    told = "; ".join(f"{labels[y]}: {format(value)}" for y, value in marks.items())
+    said = f"Predicted: {told}" if marks else ""
+    return describe(figure, f"Bars, {unit}", title, tell_rows(rows, format), said)
+
+
+def draw_rows(
+    axes: Axes,
+    rows: Sequence[Row],
+    texts: Sequence[str],
+    roles: Sequence[str],
+    reach: Reach,
+    label_width: float,
+) -> None:
+    """Draw a bar per row, the first at the top, with its interval and its text.
+
+    Labels are at most about `label_width` inches wide.
+    """
+    for y, (_, value, low, high) in enumerate(rows):
         if is_known(value):
-            hatch = HATCH if role != "measured" else None
-            look = {"facecolor": COLOURS[role], "edgecolor": COLOURS["card"], "lw": 0}
+            hatch = style.HATCH if roles[y] != "measured" else None
+            look = {"fc": COLOURS[roles[y]], "ec": COLOURS["card"], "lw": 0}
             axes.barh(y, value, 0.62, hatch=hatch, **look)
-            if y == baseline:
-                axes.axvline(value, **_DOTTED)
-        cards.draw_interval(axes, "x", y, low, high, COLOURS["ink"], reach)
-        role, end = (
-            "ink" if is_known(value) else "muted",
-            min(reach[1], max([0, *cards.list_known([row])])),
-        )
-        cards.write(axes, texts[y], (end, y), (7, 0), role=role)
-    for y, value in enumerate(predicted):
-        if is_known(value):
-            axes.plot([value] * 2, [y - 0.42, y + 0.42], zorder=5, **_MARK)
-    axes.set_ylim(max(1, len(names)) - 0.45, -0.6)  # the first row at the top
-    axes.set_yticks(range(len(names)), names, **cards.style_text(10, "ink"))
-    said = cards.write_rows(rows, format)
-    if marks:
-        pairs = zip(labels, predicted, strict=False)
-        told = "; ".join(f"{label}: {format(value)}" for label, value in pairs)
-        said = f"{said}. Predicted: {told}"
-    cards.label_axes(axes, unit + " (dashed: predicted)" * bool(marks), "", grid="x")
-    return describe(figure, f"Bars, {unit}", title, said)
+        _draw_interval(axes, "x", (y, value, low, high), COLOURS["ink"], reach)
+        end = min(reach[1], max([0, *filter(is_known, (value, high))]))
+        axes.annotate(texts[y], (end, y), (7, 0), **_OFFSET)
+    axes.axvline(0, color=COLOURS["ink"], lw=1)
+    axes.set(xlim=reach if any(reach) else (0, 1), ylim=(max(1, len(rows)) - 0.4, -0.6))
+    labels = [style.wrap(str(row[0]), label_width) for row in rows]
+    axes.set_yticks(range(len(rows)), labels, color=COLOURS["ink"])
+    axes.spines["bottom"].set_visible(False)
+    axes.tick_params(length=0)
+    axes.locator_params(axis="x", nbins=5)
 
 
 @alone()
@@ -107,138 +116,269 @@ def draw_lines(
     xlabel: str,
     ylabel: str,
     logx: bool = False,
-    width: float = cards.WIDTH,
+    width: float = style.WIDTH,
 ) -> Figure:
     """Draw named lines, each with its name at its end.
 
-    A series is (xs, ys, lows or None, highs or None, style): "measured" has markers and
-    95 % intervals, "predicted" is dashed, "recorded" has hollow markers. The vertical
-    axis begins at zero; `width` is in inches. Raises ValueError for another style, and
-    for x ≤ 0 if `logx`.
+    A series is (xs, ys, lows or None, highs or None, kind): "measured" has markers and
+    95 % intervals, "predicted" is dashed, "recorded" has hollow markers. "predicted,
+    workers=2" has the colour of "workers=2", "predicted" that of "measured". The
+    vertical axis begins at zero, or is logarithmic where values span more than ten;
+    `width` is in inches. Raises ValueError for another kind, and for x ≤ 0 if `logx`.
 
     >>> series = {"here": ([1, 2], [5, 9], None, None, "measured")}
     >>> figure = draw_lines(series, title="It grows", xlabel="workers", ylabel="1/s")
     >>> figure.axes[0].lines[0].get_ydata().tolist()
     [5, 9]
     """
-    names = [cards.wrap(name, width / 4.5) for name in series]
-    right = EDGE + cards.measure_widest(names) + 0.2
-    figure, axes = cards.make_card(title, 3.3, 1.05, right, width)
+    lines = {name: _join(*columns) for name, (*columns, _) in series.items()}
+    rows = list(itertools.chain(*lines.values()))
+    looks = _choose_looks(series)
+    if logx and any(x <= 0 for x, *_ in rows):
+        raise ValueError(f"draw_lines: logx=True cannot show x ≤ 0 of {list(lines)}")
+    axes = style.make_card(title, 3.7, width).add_subplot()
     axes.set_xscale("log" if logx else "linear")
-    if len(places := {x for xs, *_ in series.values() for x in xs}) == 1:
-        (x,) = places  # has no width that a margin could be a share of
-        axes.set_xlim((x / 2, 2 * x) if logx and x > 0 else (x - 1, x + 1))
-    drawn = dict.fromkeys(_LOOKS, 0)
-    everything: list[cards.Row] = []
-    ends, words, whiskers = [], [], []
-    for name, (xs, ys, lows, highs, style) in series.items():
-        if style not in drawn:
-            raise ValueError(f"{name}: no style {style!r}; there are {list(drawn)}")
-        if logx and any(x <= 0 for x in xs):
-            raise ValueError(f"{name}: a logarithmic axis cannot show x ≤ 0")
-        number, drawn[style] = drawn[style], drawn[style] + 1
-        colour, look = COLOURS[style], _LOOKS[style]
-        if style == "measured":
-            colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
-        if style != "predicted":
-            look = look | {"marker": MARKERS[number % len(MARKERS)]}
-        rows = cards.join_rows(xs, ys, lows, highs)
-        heights = [y if is_known(y) else math.nan for y in ys]
-        axes.plot(xs, heights, color=colour, zorder=4, label=name, **look)
-        whiskers += [(x, low, high, colour) for x, _, low, high in rows]
-        last = [row[:2] for row in rows if is_known(row[1])][-1:] or [(None, None)]
-        ends.append((*last[0], colour))
-        shown = [(cards.write_tick(x), *rest) for x, *rest in rows]
-        words.append(f"{name}: {cards.write_rows(shown, format_number)}")
-        everything += rows
-    low, high = reach = cards.find_reach(everything)
-    for whisker in whiskers:
-        cards.draw_interval(axes, "y", *whisker, reach)
-    axes.set_ylim(low * 1.1, high * 1.1 or 1)
-    axes.margins(x=0.05)
-    if 0 < len({row[0] for row in everything}) <= 12:
-        cards.set_ticks(axes, [row[0] for row in everything])
-    cards.label_ends(axes, names, ends)
-    cards.label_axes(axes, xlabel, ylabel, grid="y")
-    return describe(figure, f"{ylabel} over {xlabel}", title, ". ".join(words))
+    reach = _set_height(axes, rows)
+    ends, told = [], []
+    for name, own in lines.items():
+        xs, look = [x for x, *_ in own], looks[name]
+        heights = [y if is_known(y) else math.nan for _, y, *_ in own]
+        size = 6 if len(xs) <= 60 else 2
+        axes.plot(xs, heights, label=name, zorder=4, ms=size, **look)
+        for row in own:
+            _draw_interval(axes, "y", row, look["color"], reach)
+        known = [row[:2] for row in own if is_known(row[1])]
+        ends.append((name, known[-1] if known else None, look["color"]))
+        told.append(f"{name}: {_tell_line(own)}")
+    _label_axes(axes, xlabel, ylabel)
+    _mark_choices(axes, sorted({x for x, *_ in rows}), 0.55 * width)
+    _label_ends(axes, ends, width / 4.5)
+    return describe(axes.figure, f"{ylabel} over {xlabel}", title, *told)
 
 
-def is_wide(xs: Numbers) -> bool:
-    """Return whether so wide a range is better shown on a logarithmic axis.
-
-    >>> is_wide([1, 2, 4]), is_wide([1, 64]), is_wide([0, 64])
-    (False, True, False)
-    """
-    low, high = min(xs), max(xs)
-    return low > 0 and high > _WIDE * low
-
-
-@alone()
 def draw_steps(
     times_seconds: Numbers,
     *,
     title: str,
     xlabel: str = "step",
     ylabel: str = "milliseconds per step",
-    regions: Sequence[tuple[int, int, str]] = (),
 ) -> Figure:
     """Draw the times of consecutive steps in milliseconds, beside their median.
 
-    Steps count from 1; `xlabel` is the word for what is counted. A region (first step,
-    last step, text) is shaded. Steps over twice the median have another mark; if one is
-    over 30 medians the axis is logarithmic.
+    Steps count from 1; `xlabel` is the word for what is counted.
 
     >>> figure = draw_steps([0.2, 0.01, 0.01], title="The first step is slow")
     >>> figure.axes[0].lines[0].get_ydata().tolist()
     [200.0, 10.0, 10.0]
     """
-    ms = [t * 1000 if is_known(t) else math.nan for t in times_seconds]
-    known = sorted(t for t in ms if is_known(t)) or [0.0]
-    median, most = known[len(known) // 2], known[-1]
-    text = f"median\n{format_seconds(median / 1000)}"
-    right = EDGE + cards.measure_widest([text]) + 0.2
-    figure, axes = cards.make_card(title, 2.9, 1.05, right)
-    look = {"ls": "", "ms": 2.5} if len(ms) > 100 else {"ls": "-", "ms": 5}
-    look |= {"color": COLOURS["measured"], "marker": "o", "lw": 0.8}
-    axes.plot(range(1, len(ms) + 1), ms, **look)
-    slow = {step: t for step, t in enumerate(ms, 1) if t > 2 * median}
-    look = {"color": COLOURS["slow"], "marker": "D", "ls": "", "ms": 5}
-    axes.plot(list(slow), list(slow.values()), **look)
-    axes.set_xlim(0.4 - 0.01 * len(ms), 0.6 + 1.01 * len(ms))
-    axes.set_ylim(0, most * 1.2 or 1)
-    if most > 30 * median > 0:
-        axes.set(yscale="log", ylim=(known[0] / 1.6, most * 2.5))
-        ylabel += " (logarithmic)"
-    many = f"{xlabel}es" if xlabel.endswith(("s", "x", "ch", "sh")) else f"{xlabel}s"
-    said = [f"{len(ms)} {many}, {text}".replace("\n", " ")]
-    for start, stop, words in regions:
-        axes.axvspan(start - 0.5, stop + 0.5, color=COLOURS["zone"], lw=0, zorder=0)
-        late = start + stop > len(ms)
-        x, side, shift = (stop, "right", -8) if late else (start, "left", 5)
-        look = {"xycoords": ("data", "axes fraction"), "ha": side, "va": "top"}
-        cards.write(axes, words, (x, 1), (shift, -5), role="muted", **look)
-        said.append(f"{many} {start} to {stop}: {words}")
-    axes.axhline(median, **_DOTTED)
-    cards.set_ticks(axes, [1, *(x for x in axes.get_xticks() if x > 1 and x % 1 == 0)])
-    cards.label_ends(axes, [text], [(None, median, COLOURS["ink"])])
-    cards.label_axes(axes, xlabel, ylabel, grid="y")
-    for step in sorted(slow, key=slow.__getitem__, reverse=True)[:5]:
-        said.append(f"{xlabel} {step} took {format_seconds(slow[step] / 1000)}")
-    return describe(figure, f"Times of {many}", title, "; ".join(said))
+    ms = [t * 1000 if is_known(t) else None for t in times_seconds]
+    known = sorted(filter(is_known, ms)) or [math.nan]
+    steps, median = range(1, len(ms) + 1), known[len(known) // 2]
+    series = {"measured": (steps, ms, None, None, "measured")}
+    name = f"median {style.format_seconds(median / 1000)}"
+    series[name] = ([1, len(ms)], [median, median], None, None, "predicted")
+    return draw_lines(series, title=title, xlabel=xlabel, ylabel=ylabel)
 
 
-def _count(ms: Sequence[float], is_log: bool) -> tuple[list[float], list[int]]:
-    """Count sorted times in equal bins, of their logarithms if `is_log`.
+@alone()
+def draw_stack(
+    positions: Sequence[float],
+    values: Mapping[str, Sequence[float]],
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    regions: Sequence[tuple[float, float, str]] = (),
+    marks: Mapping[str, float] | None = None,
+    format: Write = style.format_number,
+) -> Figure:
+    """Draw named amounts as bands on top of each other, and mark where all are most.
 
-    They span 10 % of the median or more, so that times which are alike look alike.
+    `values` are the bands from the lowest on, six at most, each an amount for every
+    position. A region (first position, last position, text) is named above. `marks`
+    are named totals, a predicted one say, drawn as dashed lines across; `format` writes
+    amounts. Raises ValueError for sequences of unequal lengths and for more bands.
+
+    >>> bands = {"parameters": [4, 4, 4], "activations": [0, 6, 0]}
+    >>> figure = draw_stack([0, 1, 2], bands, title="T", xlabel="place", ylabel="MB")
+    >>> figure.alt[18:63]
+    'At most 10.0, at 1. parameters: 0: 4.00; 1: 4'
     """
-    median = ms[len(ms) // 2]
-    low, high = min(ms[0], 0.95 * median), max(ms[-1], 1.05 * median)
-    bins = max(10, min(60, round(2 * math.sqrt(len(ms)))))
-    steps = [i / bins for i in range(bins + 1)]
-    if is_log:
-        edges = [low * (high / low) ** step for step in steps]
-    else:
-        edges = [low + (high - low) * step for step in steps]
-    ends = [*(bisect.bisect_left(ms, edge) for edge in edges[1:-1]), len(ms)]
-    return edges, [b - a for a, b in itertools.pairwise([0, *ends])]
+    marks, totals = marks or {}, [sum(x) for x in zip(*values.values(), strict=True)]
+    peak, at = max(zip(totals, positions, strict=True))
+    figure = style.make_card(title, 3.7)
+    axes = figure.add_subplot(xlim=(positions[0], positions[-1]))
+    axes.set_ylim(0, 1.2 * max([peak, *marks.values()]) or 1)
+    bands = axes.stackplot(positions, *values.values(), labels=list(values))
+    for band, phase in zip(bands, _BANDS[: len(bands)], strict=True):
+        style.paint(band, phase)
+    axes.plot(positions, totals, color=COLOURS["ink"])
+    axes.plot(at, peak, "v", color=COLOURS["ink"])
+    share = (at - positions[0]) / (positions[-1] - positions[0])
+    side = "left" if share < 0.15 else "right" if share > 0.85 else "center"
+    axes.annotate(f"peak {format(peak)}", (at, peak), (0, 13), ha=side, **_OFFSET)
+    said = [f"At most {format(peak)}, at {at:g}"]
+    for name, mark in marks.items():
+        axes.axhline(mark, label=f"{name} {format(mark)}", **_DASHED)
+        said.append(f"{name}: {format(mark)}")
+    above = {"transform": axes.get_xaxis_transform(), "ha": "center"}
+    for start, stop, text in regions:
+        axes.text((start + stop) / 2, 1.02, text, color=COLOURS["muted"], **above)
+        axes.axvline(start, **_DOTTED)
+        said.append(f"From {start:g} to {stop:g}: {text}")
+    figure.legend(loc="outside right center", reverse=True)
+    _label_axes(axes, xlabel, ylabel)
+    for name, amounts in values.items():
+        rows = _join(positions, amounts, None, None)
+        said.append(f"{name}: {_tell_line(rows, format)}")
+    return describe(figure, f"{ylabel} over {xlabel}", title, *said)
+
+
+def tell_rows(rows: Sequence[Row], write: Write = style.format_number) -> str:
+    """Return labels, values and intervals as words for an alt text."""
+    words = []
+    for label, value, low, high in rows:
+        known = is_known(low) and is_known(high)
+        ends = f" (95 % interval {write(low)} to {write(high)})" if known else ""
+        words.append(f"{label}: {write(value) if is_known(value) else 'unknown'}{ends}")
+    return "; ".join(words)
+
+
+def find_reach(
+    rows: Sequence[Row], marks: Numbers = (), log: bool = False
+) -> tuple[float, float]:
+    """Return from where to where an axis goes: zero, all values, and their intervals.
+
+    The end of an interval counts up to three times the largest value, so that a single
+    one of which nothing is known does not flatten all the others.
+
+    >>> find_reach([("a", 2.0, 1.5, 4e9), ("b", 1.0, 0.9, 1.1)])
+    (0.0, 6.0)
+    """
+    values = [x for x in (*(row[1] for row in rows), *marks) if is_known(x)] or [0.0]
+    ends = values + [x for row in rows for x in row[2:] if is_known(x)]
+    most = 3 * max(map(abs, values)) or math.inf
+    if log:
+        return max(min(x for x in ends if x > 0), min(values) / 3), min(max(ends), most)
+    return max(min([0.0, *ends]), -most), min(max([0.0, *ends]), most)
+
+
+def _join(
+    labels: Sequence[Any], values: Numbers, lows: Numbers | None, highs: Numbers | None
+) -> list[Row]:
+    """Join the columns; sequences of unequal lengths end in zip's ValueError."""
+    ends = ([None] * len(labels) if x is None else x for x in (lows, highs))
+    return list(zip(labels, values, *ends, strict=True))
+
+
+def _tell_line(rows: Sequence[Row], write: Write = style.format_number) -> str:
+    """Tell a line's points, of many only the first, the least, the most, the last."""
+    known = sorted((row for row in rows if is_known(row[1])), key=lambda row: row[1])
+    if len(rows) > 20 and known:
+        rows = [rows[0], known[0], known[-1], rows[-1]]
+    return tell_rows([(write_tick(x), *rest) for x, *rest in rows], write)
+
+
+def _choose_looks(series: Mapping[str, Series]) -> dict[str, dict[str, Any]]:
+    """Return the look of each line; a prediction's colour is that of its series."""
+    kinds = [kind for *_, kind in series.values()]
+    one_each = kinds.count("measured") == kinds.count("predicted") == 1
+    looks, numbers = {}, {}
+    for name, (*_, kind) in series.items():
+        if kind not in _LOOKS:
+            raise ValueError(f"{name}: no kind {kind!r}; there are {list(_LOOKS)}")
+        subject = name.removeprefix("predicted").removeprefix(", ") or "measured"
+        subject = "" if one_each and kind != "recorded" else subject
+        number = numbers.setdefault(subject, len(numbers))
+        colour = style.SERIES_COLOURS[number % len(style.SERIES_COLOURS)]
+        marker = style.MARKERS[number % len(style.MARKERS)]
+        looks[name] = {"color": colour, "marker": marker} | _LOOKS[kind]
+    return looks
+
+
+def _set_height(axes: Axes, rows: Sequence[Row]) -> tuple[float, float]:
+    """Scale the vertical axis; return from where to where values lie."""
+    from matplotlib.ticker import LogLocator
+
+    log = is_wide([y for _, y, *_ in rows if is_known(y)])
+    low, high = find_reach(rows, log=log)
+    axes.set_ylim(1.1 * low, 1.1 * high or 1)
+    if log:
+        subs = (1, 2, 5) if high < 1000 * low else (1,)
+        axes.set(yscale="log", ylim=(low / 1.2, high * 1.2))
+        axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    return low, high
+
+
+def _draw_interval(axes: Axes, along: str, row: Row, colour: str, reach: Reach) -> None:
+    """Draw a whisker along "x" or "y"; beyond its reach it is cut, with an arrow."""
+    at, _, *ends = row
+    if not all(map(is_known, ends)):
+        return
+
+    def place(where: float) -> dict[str, float]:
+        return {"x": where, "y": at} if along == "x" else {"x": at, "y": where}
+
+    start, stop = (min(max(end, reach[0]), reach[1]) for end in ends)
+    half = {f"{along}err": (stop - start) / 2, "capsize": 3.5, "elinewidth": 1.4}
+    axes.errorbar(**place((start + stop) / 2), fmt="none", ecolor=colour, **half)
+    arrows = "<>" if along == "x" else "v^"
+    for end, shown, arrow in zip(ends, (start, stop), arrows, strict=True):
+        if end != shown:
+            axes.scatter(**place(shown), marker=arrow, color=colour, zorder=5)
+
+
+def _label_axes(axes: Axes, xlabel: str, ylabel: str = "") -> None:
+    """Name the axes that carry numbers, and draw a grid across the last of them."""
+    ylabel += " (logarithmic)" * (axes.get_yscale() == "log")
+    for axis, label in ((axes.xaxis, xlabel), (axes.yaxis, ylabel)):
+        in_bytes = label.startswith("bytes")
+        if label:
+            axis.set_label_text(label)
+            axis.set_major_formatter(style.format_bytes if in_bytes else write_tick)
+    axes.grid(axis="y" if ylabel else "x")
+    axes.minorticks_off()
+
+
+def _place(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """Return where a point is, as fractions of the axes."""
+    axes.get_xlim()  # settles the limits
+    return (axes.transScale + axes.transLimits).transform((x, y))
+
+
+def _mark_choices(axes: Axes, xs: Sequence[float], inches: float) -> None:
+    """Put a tick at each of a few x; crowded labels stand on two lines."""
+    if not 0 < len(xs) <= 12:
+        return
+    if len(xs) == 1:  # has no width that a margin could be a share of
+        axes.set_xlim((xs[0] / 2, 2 * xs[0]) if xs[0] > 0 else (xs[0] - 1, xs[0] + 1))
+    labels, free = [], [-math.inf, -math.inf]  # where each line of labels has room
+    for x in xs:
+        text = axes.xaxis.get_major_formatter()(x)
+        middle, half = _place(axes, x, 1)[0] * inches, style.measure(text) / 2 + 0.05
+        line = next((i for i in (0, 1) if free[i] <= middle - half), None)
+        labels.append("" if line is None else "\n" * line + text)
+        if line is not None:
+            free[line] = middle + half
+    axes.set_xticks(xs, labels)
+
+
+def _label_ends(
+    axes: Axes, ends: Sequence[tuple[str, Any, str]], inches: float
+) -> None:
+    """Write names at the right, as near to their (x, y) as they have room."""
+    names = [style.wrap(name, inches) for name, *_ in ends]
+    gap = 0.068 * (1 + max((name.count("\n") for name in names), default=0))
+    corner = axes.get_xlim()[1], axes.get_ylim()[0]
+    spots = [_place(axes, *(point or corner))[1] for _, point, _ in ends]
+    order = sorted(range(len(spots)), key=spots.__getitem__)
+    for below, above in itertools.pairwise(order):
+        spots[above] = max(spots[above], spots[below] + gap)
+    ceiling = 1.0
+    for i in reversed(order):
+        spots[i] = min(spots[i], ceiling)
+        ceiling = spots[i] - gap
+    line = {"arrowstyle": "-", "color": COLOURS["border"], "relpos": (0, 0.5)}
+    look = {"textcoords": "axes fraction", "va": "center", "arrowprops": line}
+    for name, spot, (_, point, colour) in zip(names, spots, ends, strict=True):
+        axes.annotate(name, point or corner, (1.03, spot), color=colour, **look)

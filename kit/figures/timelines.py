@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kit.figures import cards, phases
-from kit.figures.cards import EDGE
-from kit.figures.numbers import format_seconds, is_known
-from kit.figures.phases import LINE, write_share
-from kit.figures.pictures import alone, describe
-from kit.figures.theme import COLOURS, PHASE_LOOKS, PHASES
+from kit.figures import style
+from kit.figures.html import describe
+from kit.figures.style import COLOURS, NAMES, alone, format_seconds, format_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-_LANE = 0.46  # inches from one lane to the next
-_BLOCK = 0.66  # of a lane's height
-_WAITS = ("input", "communication", "sync")  # told apart from being busy
-_UNITS = ((2, 1, "seconds"), (2e-3, 1e3, "milliseconds"), (0, 1e6, "microseconds"))
 
 
 class Span(NamedTuple):
@@ -38,208 +30,85 @@ class Span(NamedTuple):
 
 @alone()
 def draw_timeline(
-    lanes: Mapping[str, Sequence[Span]],
-    *,
-    title: str,
-    marks: Sequence[float] = (),
-    width: float = cards.WIDTH,
+    lanes: Mapping[str, Sequence[Span]], *, title: str, marks: Sequence[float] = ()
 ) -> Figure:
     """Draw one row of blocks per lane, coloured by phase, over a common time axis.
 
-    Where spans of a lane overlap, the one that began last is seen. What is narrower
-    than half a pixel is drawn together with its neighbours, in the phase that takes
-    most of their time. `marks` are the times, in seconds, at which steps begin; `width`
-    is in inches. Raises ValueError for an unknown phase, a span that ends before it
-    begins, a time that is not known, and where there is nothing to draw.
+    The spans of a lane do not overlap. `marks` are the times, in seconds, at which
+    steps begin. Raises ValueError where there is nothing to draw.
 
     >>> lanes = {"main thread": [Span(0, 0.03, "input", "next batch")], "worker": []}
     >>> figure = draw_timeline(lanes, title="One waits", marks=[0])
-    >>> [text.get_text() for text in figure.axes[1].texts]
-    ['next batch', 'idle', 'step 1']
+    >>> [text.get_text() for text in figure.axes[0].texts]
+    ['step 1', 'next batch', 'idle']
     """
-    first, last = _check(lanes, marks)
-    per_second, unit = next(u[1:] for u in _UNITS if last - first >= u[0])
-    names = [cards.wrap(name, width / 3.5) for name in lanes]
-    left, right = cards.measure_widest(names) + 0.18, width - 2 * EDGE
-    found = {span.phase for spans in lanes.values() for span in spans}
-    key = [(phase, phases.name_phase(phase)) for phase in [*PHASES, ""]]
-    key = [item for item in key if item[0] in found]
-    spots = phases.place_key([text for _, text in key], right - left)
-    top, high = 0.24 * (len(marks) > 0), _LANE * len(lanes)
-    below = 0.62 + LINE * phases.count_lines(spots)
-    figure, canvas = phases.make_canvas(title, top + high + below - EDGE + 0.2, width)
-    axes = phases.add_axes(canvas, left, top, high)
-    axes.set_xlim(first * per_second, last * per_second)
+    spans = [span for lane in lanes.values() for span in lane]
+    first = min([0.0, *marks, *(span.start for span in spans)])
+    last = max([0.0, *marks, *(span.stop for span in spans)])
+    if first == last:
+        raise ValueError("draw_timeline: there is nothing to draw: no lane has a span")
+    keys = {x: text for x, text in NAMES.items() if x in {span.phase for span in spans}}
+    figure = style.make_card(title, 0.46 * len(lanes) + 1 + 0.25 * -(-len(keys) // 3))
+    axes = figure.add_subplot(xlim=(first, last), xlabel="time")
+    axes.xaxis.set_major_formatter(lambda x, _: format_seconds(x))
     axes.set_ylim(len(lanes) - 0.5, -0.5)  # the first lane at the top
-    inch = (last - first) / (right - left)
-    told = []
-    for y, (name, spans) in enumerate(lanes.items()):
-        told.append(f"{name}: {_describe_lane(spans, last - first)}")
-        _draw_lane(axes, y, merge(spans, inch / figure.dpi / 2), per_second, inch)
-    _draw_marks(axes, sorted(marks), per_second, inch * per_second)
-    axes.set_yticks(range(len(names)), names, **cards.style_text(10, "ink"))
-    cards.label_axes(axes, unit, "", grid="x")
-    shifted = [(x + left, row) for x, row in spots]
-    phases.draw_key(canvas, key, shifted, top + high + 0.6)
+    labels = [style.wrap(name, style.WIDTH / 3.5) for name in lanes]
+    axes.set_yticks(range(len(lanes)), labels, color=COLOURS["ink"])
+    axes.grid(axis="x")
+    figure.legend(handles=style.list_keys(keys), loc="outside lower left", ncols=3)
+    figure.draw_without_rendering()  # now it is known how wide the axes are
+    inch = (last - first) / axes.get_window_extent().width * figure.dpi
+    _draw_marks(axes, marks, inch)
+    for y, lane in enumerate(lanes.values()):
+        _draw_lane(axes, y, lane, inch)
     what = f"Timeline of {format_seconds(last - first)}"
+    told = [f"{name}: {_tell(lane, last - first)}" for name, lane in lanes.items()]
     return describe(figure, what, title, *told)
 
 
-def flatten(spans: Sequence[Span]) -> list[Span]:
-    """Cut spans into pieces that do not overlap: what began last hides the rest.
-
-    >>> [span[:3] for span in flatten([Span(0, 9, "a", ""), Span(2, 3, "b", "")])]
-    [(0, 2, 'a'), (2, 3, 'b'), (3, 9, 'a')]
-    """
-    pieces: list[Span] = []
-    begun: list[Span] = []
-    at = -math.inf
-    ordered = sorted(spans, key=lambda span: (span.start, -span.stop))
-    for span in [*ordered, Span(math.inf, math.inf, "", "")]:
-        while begun and at < span.start:
-            stop = min(begun[-1].stop, span.start)
-            if stop > at:
-                pieces.append(begun[-1]._replace(start=at, stop=stop))
-                at = stop
-            if begun[-1].stop <= at:
-                begun.pop()
-        at = max(at, span.start)
-        begun.append(span)
-    return pieces
-
-
-def merge(spans: Sequence[Span], least: float) -> list[Span]:
-    """Return as few spans that do not overlap as look the same at this resolution.
-
-    Shorter ones than `least` seconds that begin within the same `least` become one, in
-    the phase that takes most of their time; then neighbours of a phase with a gap below
-    `least` do, unless one has a label of its own and is wide enough to show it.
-
-    >>> merge([Span(i, i + 0.9, "forward", "") for i in range(9)], 0.5)
-    [Span(start=0, stop=8.9, phase='forward', label='')]
-    """
-    seen: list[Span] = []
-    for _, group in itertools.groupby(
-        flatten(spans),
-        lambda span: span.start // least if span.stop - span.start < least else span,
-    ):
-        piece, *others = group
-        if others:
-            times = _add_up([piece, *others])
-            most = max(times, key=times.__getitem__)
-            labels = {piece.label, *(other.label for other in others)}
-            label = piece.label if len(labels) == 1 else ""
-            piece = Span(piece.start, others[-1].stop, most, label)
-        last = seen[-1] if seen else None
-        if last and piece.start - last.stop < least and _are_alike(last, piece, least):
-            label = last.label if last.label == piece.label else ""
-            seen[-1] = Span(last.start, piece.stop, last.phase, label)
-        else:
-            seen.append(piece)
-    return seen
-
-
-def _are_alike(a: Span, b: Span, least: float) -> bool:
-    """Return whether two neighbours need not be told apart."""
-    if a.phase != b.phase:
-        return False
-    short = 8 * least  # has no room for a label
-    told = any(x.label and x.stop - x.start >= short for x in (a, b))
-    return a.label == b.label or not told
-
-
-def _add_up(spans: Sequence[Span]) -> dict[str, float]:
-    times: dict[str, float] = {}
-    for span in spans:
-        times[span.phase] = times.get(span.phase, 0) + span.stop - span.start
-    return times
-
-
-def _check(
-    lanes: Mapping[str, Sequence[Span]], marks: Sequence[float]
-) -> tuple[float, float]:
-    """Return when the picture begins and ends."""
-    times = [0.0, *marks]
-    for name, spans in lanes.items():
-        for start, stop, phase, label in spans:
-            where = f"draw_timeline: {label or phase or 'a span'!r} of {name!r}"
-            phases.check_phase(phase, where)
-            if not (is_known(start) and is_known(stop) and start <= stop):
-                raise ValueError(f"{where} lasts from {start} s to {stop} s")
-            times += (start, stop)
-    if not all(map(is_known, times)):
-        raise ValueError(f"draw_timeline: a mark has no time: {list(marks)}")
-    if not lanes or max(times) == min(times):
-        raise ValueError("draw_timeline: there is nothing to draw: no lane has a span")
-    return min(times), max(times)
-
-
-def _describe_lane(spans: Sequence[Span], total: float) -> str:
-    times = _add_up(flatten(spans))
-    if not times:
-        return "idle"
-    busy = sum(time for phase, time in times.items() if phase not in _WAITS)
-    said = [f"busy {write_share(busy / total)}"]
-    waits = (phase for phase in _WAITS if phase in times)
-    said += [f"{PHASES[phase]} {write_share(times[phase] / total)}" for phase in waits]
-    said.append(f"idle {write_share(max(0, 1 - sum(times.values()) / total))}")
-    longest = sorted(spans, key=lambda span: span.start - span.stop)[:3]
-    told = (
-        f"{span.label or phases.name_phase(span.phase)}"
-        f" ({format_seconds(span.stop - span.start)} from {format_seconds(span.start)})"
-        for span in longest
-    )
-    return f"{', '.join(said)}; longest: {', '.join(told)}"
-
-
-def _draw_lane(
-    axes: Axes, y: int, spans: Sequence[Span], per_second: float, inch: float
-) -> None:
+def _draw_lane(axes: Axes, y: int, lane: Sequence[Span], inch: float) -> None:
     """Draw the blocks of a lane on a pale track; `inch` is the time that one shows."""
     low, high = axes.get_xlim()
-    axes.barh(y, high - low, _BLOCK, low, color=COLOURS["zone"], lw=0, zorder=1)
-    for phase in PHASE_LOOKS:
-        ends = [
-            (span.start * per_second, span.stop * per_second)
-            for span in spans
-            if span.phase == phase
-        ]
-        if ends:
-            phases.draw_blocks(axes, phase, ends, y, _BLOCK)
-    for span in spans:
-        inches = (span.stop - span.start) / inch
-        text = phases.cut(span.label, inches - 0.1) if inches > 0.3 else ""
-        if text:
-            middle = (span.start + span.stop) / 2 * per_second
-            phases.write_on(axes, span.phase, text, (middle, y))
-    edges = [
-        b.start * per_second
-        for a, b in itertools.pairwise(spans)
-        if b.start - a.stop < 0.005 * inch
-        and min(a.stop - a.start, b.stop - b.start) > 0.06 * inch
-    ]
-    ends = (y - _BLOCK / 2, y + _BLOCK / 2)
-    axes.vlines(edges, *ends, color=COLOURS["card"], lw=0.8, zorder=3)
-    if not spans:
-        box = {"facecolor": COLOURS["zone"], "edgecolor": "none", "pad": 2}
-        look = {"role": "muted", "ha": "center", "bbox": box}
-        phases.write(axes, "idle", ((low + high) / 2, y), **look)
+    axes.barh(y, high - low, 0.66, low, color=COLOURS["zone"])
+    for phase in {span.phase for span in lane}:
+        own = sorted(span[:2] for span in lane if span.phase == phase)
+        edges = [end for span in own for end in span]
+        tops = [y + 0.33, math.nan] * len(own)
+        # One path with gaps: matplotlib draws a hatch once per path, and slowly.
+        block = axes.stairs(tops[:-1], edges, baseline=y - 0.33, fill=True)
+        style.paint(block, phase)
+    for start, stop, phase, label in lane:
+        inches = (stop - start) / inch
+        if inches > 0.3 and style.measure(label) + 0.06 < inches:
+            style.write_on(axes, phase, label, ((start + stop) / 2, y))
+    if not lane:
+        look = {"color": COLOURS["muted"], "ha": "center", "va": "center"}
+        axes.text((low + high) / 2, y, "idle", **look)
 
 
-def _draw_marks(
-    axes: Axes, marks: Sequence[float], per_second: float, inch: float
-) -> None:
+def _draw_marks(axes: Axes, marks: Sequence[float], inch: float) -> None:
     """Draw where steps begin, and their numbers where there is room."""
-    across, last = axes.get_xaxis_transform(), axes.get_xlim()[1]
-    free = -math.inf
-    for step, mark in enumerate((mark * per_second for mark in marks), 1):
-        for colour, lw in ((COLOURS["card"], 2.4), (COLOURS["ink"], 0.9)):
-            look = {"color": colour, "lw": lw, "zorder": 4, "clip_on": False}
-            axes.plot([mark, mark], [0, 1], transform=across, **look)
-        text = f"step {step}"
-        start = mark + 0.06 * inch
-        stop = start + phases.measure(text) * inch
-        if start >= free and stop <= last:
-            look = {"va": "bottom", "ha": "left", "transform": across}
-            phases.write(axes, text, (start, 1.02), role="muted", **look)
+    free, last = -math.inf, axes.get_xlim()[1]
+    look = {"transform": axes.get_xaxis_transform(), "color": COLOURS["muted"]}
+    for step, mark in enumerate(sorted(marks), 1):
+        axes.axvline(mark, color=COLOURS["ink"], lw=0.9, zorder=4)
+        stop = mark + style.measure(f"step {step}") * inch
+        if free <= mark and stop <= last:
+            axes.text(mark, 1.01, f"step {step}", va="bottom", **look)
             free = stop + 0.1 * inch
+
+
+def _tell(lane: Sequence[Span], total: float) -> str:
+    """Tell what a lane's time goes to, and its longest span."""
+    if not lane:
+        return "idle"
+    spent: Counter[str] = Counter()
+    until = -math.inf
+    for start, stop, phase, _ in sorted(lane):
+        spent[phase] += max(0.0, stop - max(start, until))
+        until = max(until, stop)
+    said = [f"{NAMES[x]} {format_share(time / total)}" for x, time in spent.items()]
+    said.append(f"idle {format_share(max(0, 1 - spent.total() / total))}")
+    start, stop, phase, label = max(lane, key=lambda span: span.stop - span.start)
+    most = f"{label or NAMES[phase]}, {format_seconds(stop - start)}"
+    return f"{', '.join(said)}; longest: {most} from {format_seconds(start)}"

@@ -1,0 +1,278 @@
+"""Colours, hatches, one look for every card, and numbers in words."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import textwrap
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, darkened until text in them has a contrast of 4.5 on a card.
+COLOURS = {
+    "measured": "#0072B2",
+    "baseline": "#7A828A",
+    "predicted": "#B84700",
+    "recorded": "#A5427A",
+    "slow": "#B84700",
+    "zone": "#E4E8EC",
+    "ink": "#1F2328",
+    "muted": "#57606A",
+    "grid": "#E9ECEF",
+    "border": "#D0D7DE",
+    "card": "#FDFDFC",
+}
+SERIES_COLOURS = (COLOURS["measured"], "#00755A", "#855600", "#5B4FA8", COLOURS["ink"])
+HATCH = "////"  # of the baseline, so that colour is not all
+MARKERS = ("o", "s", "^", "D", "v", "P")
+# What a step's time goes to, in the order of drawing: words for readers, the fill, the
+# text on it, the hatch; "" is anything else. The fills stay apart for the colour-blind,
+# and in grey the hatches tell them apart.
+_PHASES = {
+    "input": ("waiting for data", "#B84700", "#FFFFFF", "///"),
+    "copies": ("copies to the device", "#F0A830", "#1F2328", "..."),
+    "forward": ("forward", "#6CB8E6", "#1F2328", ""),
+    "backward": ("backward", "#2B4C9B", "#FFFFFF", "\\\\\\"),
+    "optimizer": ("optimizer", "#3FA887", "#1F2328", "xxx"),
+    "communication": ("other ranks", "#A5427A", "#FFFFFF", "---"),
+    "sync": ("waiting for the device", "#EFE07A", "#1F2328", "|||"),
+    "python": ("code outside PyTorch", "#5F5446", "#FFFFFF", "++"),
+    "": ("other", "#C4CBD2", "#1F2328", "//"),
+}
+PHASE_LOOKS = {phase: look for phase, (_, *look) in _PHASES.items()}
+NAMES = {phase: words for phase, (words, *_) in _PHASES.items()}
+PHASES = {phase: words for phase, words in NAMES.items() if phase}
+WIDTH = 7.6  # inches; shown at 100 pixels an inch, the width of a notebook's text
+EDGE = 0.25  # inches between a card's edge and what is on it
+_RC = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: every machine draws the same
+    "text.parse_math": False,  # "$5" is a price
+    "text.color": COLOURS["ink"],
+    "figure.dpi": 200,
+    "figure.facecolor": COLOURS["card"],
+    "axes.facecolor": "none",
+    "axes.axisbelow": True,
+    "legend.borderaxespad": 1.5,
+    "figure.titlesize": 12,
+    "figure.titleweight": "bold",
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": EDGE,
+    "figure.constrained_layout.h_pad": 0.12,
+    "axes.edgecolor": COLOURS["ink"],
+    "axes.labelcolor": COLOURS["muted"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "grid.color": COLOURS["grid"],
+    "xtick.labelcolor": COLOURS["muted"],
+    "ytick.labelcolor": COLOURS["muted"],
+    "ytick.major.size": 0,
+    "ytick.major.pad": 6,
+    "hatch.linewidth": 1,
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+}
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let one thread draw at a time, and in the kit's look whatever the reader's is.
+
+    matplotlib shares its fonts and its settings between threads.
+    """
+    from matplotlib import style
+
+    with _LOCK, style.context(["default", _RC]):
+        yield
+
+
+def make_card(title: str, height: float, width: float = WIDTH) -> Figure:
+    """Make a card with a title of two lines at most; lengths are in inches.
+
+    `height` is that of what is drawn below the title. Call it within `alone`.
+    """
+    from matplotlib.figure import Figure
+
+    heading = wrap(title, width - 2 * EDGE, 14)  # of 12 points, but bold
+    figure = Figure((width, height + 0.3 + 0.21 * (heading.count("\n") + 1)))
+    figure.suptitle(heading, x=EDGE / width, ha="left", linespacing=1.3, wrap=True)
+    return figure
+
+
+def paint(patch: Any, phase: str) -> None:
+    """Fill a patch or a band in a phase's colour and hatch."""
+    fill, words, hatch = PHASE_LOOKS[phase]
+    patch.set(facecolor=fill, edgecolor=(words, 0.4), hatch=hatch or None, linewidth=0)
+
+
+def list_keys(labels: Mapping[str, str]) -> list[Any]:
+    """Return what a legend shows of phases: their looks and these labels."""
+    from matplotlib.patches import Patch
+
+    keys = [Patch(label=label) for label in labels.values()]
+    for key, phase in zip(keys, labels, strict=True):
+        paint(key, phase)
+    return keys
+
+
+def write_on(axes: Axes, phase: str, text: str, place: tuple[float, float]) -> None:
+    """Write in the middle of a block; behind the words its hatch is left out."""
+    fill, colour, _ = PHASE_LOOKS[phase]
+    box = {"facecolor": fill, "edgecolor": "none", "pad": 1.5}
+    look = {"ha": "center", "va": "center", "bbox": box, "size": 9.5}
+    axes.text(*place, text, color=colour, **look)
+
+
+def measure(text: str, size: float = 10) -> float:
+    """Return about how wide a text's longest line is, in inches."""
+    return max(map(len, text.split("\n"))) * 0.56 * size / 72
+
+
+def wrap(text: str, inches: float, size: float = 10) -> str:
+    """Break a text into two lines about as wide as this at most, or cut it.
+
+    >>> wrap("amd-epyc-2-cores-avx512 of today", 1.5)
+    'amd-epyc-2-cores-\\navx512 of today'
+    """
+    letters = max(6, int(inches / measure("x", size)))
+    return textwrap.fill(text, letters, max_lines=2, placeholder="…")
+
+
+def is_known(value: Any) -> bool:
+    """Return whether this is a finite number."""
+    return value is not None and math.isfinite(value)
+
+
+def is_wide(xs: Sequence[float]) -> bool:
+    """Return whether numbers span so much that a logarithmic axis shows them better.
+
+    >>> is_wide([1, 2, 4]), is_wide([1, 64]), is_wide([0, 64])
+    (False, True, False)
+    """
+    return bool(xs) and min(xs) > 0 and max(xs) > 10 * min(xs)
+
+
+def write_tick(value: float, _: Any = None) -> str:
+    """Write a number on an axis: in full, a huge one with a word.
+
+    >>> write_tick(0.25), write_tick(2**20), write_tick(4e9), write_tick(-1e-7)
+    ('0.25', '1,048,576', '4 billion', '−1e−07')
+    """
+    text = f"{value:,.9g}"
+    for unit, word in ((1e6, "million"), (1e9, "billion"), (1e12, "trillion")):
+        if abs(value) >= max(unit, 1e8):
+            text = f"{value / unit:,.4g} {word}"
+    return text.replace("-", "−")
+
+
+def format_number(value: float | None) -> str:
+    """Write a number with three significant digits and every digit before the point.
+
+    From a trillion on, digits are no longer counted.
+
+    >>> format_number(1523.4), format_number(0.98), format_number(None)
+    ('1,523', '0.980', 'unknown')
+    >>> format_number(5.6e21)
+    '5.60e+21'
+    """
+    if not is_known(value):
+        return "unknown"
+    rounded = float(f"{value:.3g}")
+    if rounded == 0:
+        return "0"
+    decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
+    plain = decimals < 6 and abs(value) < 1e12
+    return (f"{value:,.{decimals}f}" if plain else f"{value:.2e}").replace("-", "−")
+
+
+def format_ratio(value: float | None) -> str:
+    """Write how many times as much.
+
+    >>> format_ratio(1.923)
+    '1.92 ×'
+    """
+    return f"{format_number(value)} ×" if is_known(value) else "unknown"
+
+
+def format_seconds(value: float | None) -> str:
+    """Write a time in the unit that suits it, from nanoseconds to hours.
+
+    >>> format_seconds(0.0123), format_seconds(150), format_seconds(7500)
+    ('12.3 ms', '2 min 30 s', '2 h 5 min')
+    """
+    if not is_known(value):
+        return "unknown"
+    sign, value = "−" if value < 0 else "", abs(value)
+    if (minutes := round(value / 60)) >= 60:
+        return f"{sign}{minutes // 60:,} h {minutes % 60} min"
+    if (seconds := round(value)) >= 120:
+        return f"{sign}{seconds // 60} min {seconds % 60} s"
+    value = float(f"{value:.3g}")
+    units = (("s", 1), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
+    unit, per_second = next((u for u in units if value * u[1] >= 1), units[-1])
+    return f"{sign}{format_number(value * per_second)} {unit}" if value else "0 s"
+
+
+def format_bytes(value: float | None, _: Any = None) -> str:
+    """Write an amount of memory in decimal units: 1 GB is 10⁹ bytes.
+
+    >>> format_bytes(1.5e9), format_bytes(64_000_000), format_bytes(512)
+    ('1.5 GB', '64 MB', '512 B')
+    """
+    if not is_known(value):
+        return "unknown"
+    value, units = float(f"{value:.3g}"), ["PB", "TB", "GB", "MB", "kB", "B"]
+    while abs(value) >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop()
+    return f"{round(value, 2):,.10g} {units[-1]}".replace("-", "−")
+
+
+def format_value(value: object, width: int = 40) -> str:
+    """Write any value on one line of at most `width` characters.
+
+    >>> format_value("a\\nb"), format_value(list(range(99)), width=12)
+    ("'a\\\\nb'", '[0, 1, 2, 3…')
+    >>> format_value(len)
+    'len'
+    """
+    is_named = inspect.isroutine(value) or inspect.isclass(value)
+    text = value.__name__ if is_named else " ".join(repr(value).split())
+    text = re.sub(r" at 0x[0-9a-f]+", "", text)
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def format_share(value: float | None, like: float | None = None) -> str:
+    """Write a fraction in per cent, with a decimal where it, or `like`, is below 10 %.
+
+    >>> format_share(0.61), format_share(0.0234), format_share(-0.004, like=0.61)
+    ('61 %', '2.3 %', '0 %')
+    """
+    if not is_known(value):
+        return "unknown"
+    decimals = int(abs(value if like is None else like) < 0.0995)
+    text = f"{100 * value:,.{decimals}f}".replace("-", "−")
+    return ("0" if not text.strip("−0.") else text) + " %"
+
+
+def format_saving(value: float | None, low: float | None, high: float | None) -> str:
+    """Write a fraction that is saved, with its interval, which may not be known.
+
+    >>> format_saving(0.61, 0.58, 0.64), format_saving(0.61, -9e9, 0.9)
+    ('61 % [58, 64]', '61 % [under −1,000, 90]')
+    """
+    if not (is_known(value) and is_known(low) and is_known(high)):
+        return format_share(value)
+    # An end far below nothing saved says no more than "far below".
+    ends = [
+        "under −1,000" if x < -10 else format_share(x, value)[:-2] for x in (low, high)
+    ]
+    return f"{format_share(value)} [{', '.join(ends)}]"
