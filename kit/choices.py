@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from kit.experiment import Experiment, ExperimentError, resolve
@@ -129,10 +130,11 @@ def make_variant(
     knobs: Mapping[str, object],
     on: Place | None = None,
     label: str = "",
+    is_inner: bool = False,
 ) -> Variant:
     """Make a variant of an experiment in a place, by default this process."""
     made = on.prepare(experiment, knobs) if on else Variant(experiment, knobs)
-    made.label = label
+    made.label, made.is_inner = label, is_inner
     return made
 
 
@@ -174,31 +176,33 @@ def list_choices(
     return lists
 
 
-def make_variants(
+def plan_variants(
     experiments: Sequence[Experiment],
     places: Sequence[Place | None],
     choices: Mapping[str, object],
-) -> list[Variant]:
-    """Return every combination of experiments, places and choices: baseline first."""
+) -> list[Callable[[], Variant]]:
+    """Return what makes a variant of each combination: the baseline first.
+
+    Each call makes one anew; the combinations are in the order of `list_choices`.
+    """
     lists = list_choices(experiments, places, choices)
     names = {
         knob: name_choices(values, str if knob == EXPERIMENT else format_value)
         for knob, values in lists.items()
     }
-    variants: list[Variant] = []
+    plans: list[Callable[[], Variant]] = []
     for numbers in itertools.product(*(range(len(v)) for v in lists.values())):
         at = dict(zip(lists, numbers, strict=True))
         own = {knob: n for knob, n in at.items() if knob in choices}
         which = {knob: n for knob, n in at.items() if knob not in own}
         chosen = experiments[which.get(EXPERIMENT, 0)]
-        knobs = {**choices, **{knob: lists[knob][n] for knob, n in own.items()}}
+        bound = chosen.bind({**choices, **{k: lists[k][n] for k, n in own.items()}})
         words = [f"{knob}={names[knob][n]}" for knob, n in at.items()]
         words[:1] = [chosen.name] if EXPERIMENT in which or not words else words[:1]
-        place = places[which.get(RANKS, 0)]
-        made = make_variant(chosen, chosen.bind(knobs), place, ", ".join(words))
-        made.is_inner = any(0 < n < len(lists[knob]) - 1 for knob, n in own.items())
-        variants.append(made)
-    return variants
+        place, label = places[which.get(RANKS, 0)], ", ".join(words)
+        inner = any(0 < n < len(lists[knob]) - 1 for knob, n in own.items())
+        plans.append(partial(make_variant, chosen, bound, place, label, inner))
+    return plans
 
 
 def check_several(variants: Sequence[Variant]) -> None:

@@ -19,7 +19,7 @@ from kit.choices import (
     check_places,
     check_several,
     make_variant,
-    make_variants,
+    plan_variants,
     resolve_all,
 )
 from kit.comparison import Comparison
@@ -203,7 +203,8 @@ def compare(
     with named("compare()"):
         request.check()
         places = check_places(on)
-        variants = make_variants(resolve_all(experiment), places, choices)
+        plans = plan_variants(resolve_all(experiment), places, choices)
+        variants = [make() for make in plans]
         check_several(variants)
     names = " · ".join(variant.label for variant in variants)
     with Progress(f"comparing {names}"[:100]) as progress:

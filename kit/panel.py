@@ -47,7 +47,6 @@ _MOST_LINES, _MOST_BARS, _MOST_ROWS = 6, 12, 10
 _WIDTH = 5.6  # inches: beside the controls, in a window of 900 pixels
 #: A step that has not ended so long after Stop may never end.
 _LATE_SECONDS, _SECONDS_BETWEEN_LOOKS = 2.0, 0.2
-_HERE = contextlib.nullcontext()
 _UNKNOWN: Quantity = (math.nan,) * 3
 _ONE_AFTER_ANOTHER = (
     "Measured one after another, so a small difference may be the machine's: "
@@ -72,8 +71,8 @@ class Panel:
     ) -> None:
         found = choices.resolve_all(experiment)
         self.lists = lists = choices.list_choices(found, places, given)
-        self._make = lambda: choices.make_variants(found, places, given)
-        self._variants, self._request = self._make(), request
+        self._make = choices.plan_variants(found, places, given)
+        self._variants, self._request = [make() for make in self._make], request
         #: Where each variant stands in the lists, and where the controls stand first.
         numbers = itertools.product(*(range(len(values)) for values in lists.values()))
         self._at = [dict(zip(lists, at, strict=True)) for at in numbers]
@@ -160,10 +159,10 @@ class Panel:
         self,
         number: int | None,
         progress: _Shown,
-        place: contextlib.AbstractContextManager[None] = _HERE,
+        place: contextlib.AbstractContextManager[None] | None = None,
     ) -> None:
         """Work, show how far it is, and keep what came of it, or the error."""
-        self.progress = progress
+        self.progress, place = progress, place or contextlib.nullcontext()
         progress.title = f"comparing {len(self._at)} choices"
         if number is not None:
             progress.title = f"measuring {self._variants[number].call}"
@@ -181,8 +180,9 @@ class Panel:
             self._refresh()
 
     def _work(self, number: int | None, progress: Progress) -> None:
-        variants, asked = self._make(), self._request
+        asked = self._request
         if number is None:
+            variants = [make() for make in self._make]
             choices.check_several(variants)
             asked = Request(asked.of, self.seconds_for_all, within=asked.within)
             made = compare_watched(variants, progress, asked)
@@ -192,8 +192,8 @@ class Panel:
                 remark = remarks[n - 1] if n else "baseline"
                 self._keep(n, trial, made.quantity(trial), remark)
         else:
-            repeats = 1 if smoke() else choices.REPEATS
-            trial = measure_watched(variants[number], progress, asked.seconds, repeats)
+            variant, repeats = self._make[number](), 1 if smoke() else choices.REPEATS
+            trial = measure_watched(variant, progress, asked.seconds, repeats)
             self._compared, self._error = None, None
             self._keep(number, trial, quantity_of(trial, asked.of))
 
@@ -276,8 +276,8 @@ class Panel:
         if not shown and not is_predicted and len(points) == len(numbers):
             return ""
         baseline = numbers.index(0) if self._compared and 0 in numbers else None
-        look = {"x": x, "baseline": baseline, "width": _WIDTH}
-        figure = plot_points(points, title, unit_of(of), **look)
+        unit, width = unit_of(of), _WIDTH
+        figure = plot_points(points, title, unit, x, baseline=baseline, width=width)
         return figures.to_html(figure, figures.show(figure).alt)
 
     def __repr__(self) -> str:

@@ -1551,7 +1551,7 @@ def test_a_click_goes_through_few_functions(show):
     """They are those that somebody has to read who wants to know what it does."""
     shown = show(explore(pause=[1, 2]))
     shown.run()  # what is loaded on demand
-    measuring = functions_called(lambda: kit.measure(nap, seconds=0.05))
+    measuring = functions_called(lambda: repr(kit.measure(nap, seconds=0.05)))
     clicking = functions_called(shown.run)
     beside = {name for _, name in clicking - measuring}
     assert "Panel.begin" in beside and len(beside) <= 60, sorted(beside)
