@@ -37,7 +37,8 @@ class Beside(Progress):
     def _follow(self, settings: state.Settings) -> Generator[None, None, None]:
         import torch
 
-        events = getattr(_find_shell(), "events", None)
+        loaded = sys.modules.get("IPython")
+        events = getattr(loaded and loaded.get_ipython(), "events", None)
         listeners = {"pre_run_cell": self._begin_cell, "post_run_cell": self._end_cell}
         for event, listener in listeners.items() if events else ():
             events.register(event, listener)
@@ -62,10 +63,6 @@ class Beside(Progress):
         super().take_turn()
         if self._in_cell:
             self.disturb()
-
-
-def _find_shell() -> Any:
-    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
 def release_threads() -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kit import figures
-from kit.plot import Point, find_told, plot_points, predict
+from kit.plot import make_points, plot_points
 from kit.ratio import (
     QUANTITIES,
     SPEED,
@@ -247,13 +247,9 @@ class Comparison:
                 f"its values are {positions}. Leave x out for bars."
             )
         told = [{"experiment": t.experiment, **t.knobs} for t in self.trials]
-        first = x or (find_told(told) or [""])[-1]
-        points = [
-            Point(label, knobs, self.quantity(trial), predict(model, knobs, first))
-            for label, knobs, trial in zip(self.labels, told, self.trials, strict=True)
-        ]
-        title, unit = title or self.headline(), unit_of(self.of)
-        return plot_points(points, title, unit, x, baseline=0).axes[0]
+        values, title = map(self.quantity, self.trials), title or self.headline()
+        points = make_points(self.labels, told, values, model, x)
+        return plot_points(points, title, unit_of(self.of), x, baseline=0).axes[0]
 
     def __repr__(self) -> str:
         lines = [self.title] * bool(self.title)

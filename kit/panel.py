@@ -26,7 +26,7 @@ from kit.comparison import Comparison
 from kit.experiment import ExperimentError, named, smoke
 from kit.figures import format_bytes, format_number, format_value
 from kit.measurement import compare_watched, measure_watched
-from kit.plot import Point, plot_points, predict
+from kit.plot import make_points, plot_points
 from kit.progress import Progress, Stopped
 from kit.ratio import MEMORY, SPEED, quantity_of, unit_of
 from kit.recording import find_recorded
@@ -80,12 +80,10 @@ class Panel:
         self._start = {k: find(v, defaults.get(k)) or 0 for k, v in lists.items()}
         self._names = {k: choices.name_choices(v, _write) for k, v in lists.items()}
         self._x = next((k for k, v in lists.items() if _is_ordered(v)), None)
-        self._of, first = request.of, self._x or next(iter(self.lists), "")
-        self._points: list[Point] = []
-        for variant in self._variants:
-            knobs = {choices.EXPERIMENT: variant.experiment.name, **variant.knobs}
-            predicted = predict(model, knobs, first)
-            self._points.append(Point(variant.label, knobs, _UNKNOWN, predicted))
+        self._of, made = request.of, self._variants
+        told = [{choices.EXPERIMENT: v.experiment.name, **v.knobs} for v in made]
+        labels, unknown = [v.label for v in made], [_UNKNOWN] * len(made)
+        self._points = make_points(labels, told, unknown, model, self._x)
         self._recorded = find_recorded(self._variants)
         self.title = " · ".join({chosen.title: 0 for chosen in found}).rstrip(".")
         self.progress: Progress | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,18 @@ class Point:
     quantity: tuple[float, float, float]
     predicted: float = math.nan
     origin: str = ""
+
+
+def make_points(
+    labels: Sequence[str],
+    told: Sequence[Mapping[str, Any]],
+    quantities: Iterable[tuple[float, float, float]],
+    model: Callable[..., float] | None,
+    x: str | None,
+) -> list[Point]:
+    """Make points with what a model predicts for the knobs `told` of each."""
+    predicted = predict(model, told, x or (_find_told(told) or [""])[-1])
+    return list(map(Point, labels, told, quantities, predicted))
 
 
 def plot_points(
@@ -63,7 +75,9 @@ def plot_points(
     )
 
 
-def find_told(points: Sequence[Mapping[str, Any]], but: str | None = None) -> list[str]:
+def _find_told(
+    points: Sequence[Mapping[str, Any]], but: str | None = None
+) -> list[str]:
     """Return the knobs in which points differ, except one."""
     knobs = dict.fromkeys(knob for point in points for knob in point if knob != but)
     return [k for k in knobs if len({repr(point.get(k)) for point in points}) > 1]
@@ -72,7 +86,7 @@ def find_told(points: Sequence[Mapping[str, Any]], but: str | None = None) -> li
 def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
     """Return a line over `x` for each choice of the others, and its prediction."""
     groups: dict[tuple[str, str], list[Point]] = {}
-    told = find_told([point.knobs for point in points], but=x)
+    told = _find_told([point.knobs for point in points], but=x)
     for point in points:
         known = {k: point.knobs.get(k) for k in told}
         words = [f"{k}={figures.format_value(v)}" for k, v in known.items()]
@@ -98,29 +112,36 @@ def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
 
 
 def predict(
-    model: Callable[..., float] | None, point: Mapping[str, Any], first: str
-) -> float:
-    """Call a cost model with those knobs of a point that it has names for.
+    model: Callable[..., float] | None, points: Sequence[Mapping[str, Any]], first: str
+) -> list[float]:
+    """Call a cost model for each point, with those knobs that it has names for.
 
-    A model without any of them gets the knob `first` by position; without a model the
-    prediction is nan. Raises ExperimentError for what is no function, and where the
-    model fails.
+    A model without any of them gets the knob `first` by position. Without a model the
+    predictions are nan, and so is one that the model cannot look up (a LookupError), if
+    it can another. Raises ExperimentError for what is no function, and where it fails.
     """
     if model is None:
-        return math.nan
+        return [math.nan] * len(points)
     if not callable(model):
         raise ExperimentError(
             f"model={figures.format_value(model)} is no function.\n"
             "Pass one that maps the choices to a predicted quantity, as in "
             "model=lambda batch_size: 1000 / batch_size, or leave it out."
         )
-    try:
-        return _call(model, point, first)
-    except Exception as error:
-        raise ExperimentError(
-            f"{describe('model', point)} failed: {type(error).__name__}: {error}\n"
-            "Let it return a number for every choice, or nan where it knows none."
-        ) from error
+    found: list[float] = []
+    for point in points:
+        try:
+            found.append(_call(model, point, first))
+        except Exception as error:
+            found.append(math.nan)
+            is_lost = len(found) == len(points) and all(map(math.isnan, found))
+            if isinstance(error, LookupError) and not is_lost:
+                continue
+            raise ExperimentError(
+                f"{describe('model', point)} failed: {type(error).__name__}: {error}\n"
+                "Let it return a number for every choice, or nan where it knows none."
+            ) from error
+    return found
 
 
 def _call(model: Callable[..., float], point: Mapping[str, Any], first: str) -> float:

@@ -219,15 +219,11 @@ def test_a_size_that_was_not_tried_is_not_called_fast():
         assert words in said
 
 
-def test_lines_and_residuals_are_those_of_the_trials():
+def test_lines_are_those_of_the_trials():
     prober = Simulated(line(100 * MB, 10 * MB), line(0.2, 0.01))
     found = find(prober)
     assert found.memory.predict(50) == pytest.approx(600 * MB, rel=1e-6)
     assert found.time.predict(50) == pytest.approx(0.7)
-    assert all(abs(x) < 1e-6 for pair in found.residuals.values() for x in pair)
-    assert list(found.residuals) == [t.knobs["batch_size"] for t in found.trials]
-    crooked = Simulated(lambda b: 100 * MB + MB * b**1.1, line(0.2, 0.01))
-    assert any(abs(x) > 0.001 for _, x in find(crooked).residuals.values())
 
 
 def test_a_trial_that_runs_out_is_an_answer():

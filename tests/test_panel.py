@@ -1008,19 +1008,22 @@ def test_an_experiment_that_leaves_in_an_odd_way_does_not_block_the_panel(show, 
     assert shown.panel.trials[-1].outcome in WHOLE
 
 
-def test_a_model_that_fails_does_not_take_the_measurement_with_it(show):
+def test_a_model_that_fails_is_an_error_before_anything_is_measured():
     def model(pause):
         return 1 / (pause - 2)
 
-    try:
-        shown = show(explore(pause=[1, 2, 4], model=model))
-    except ExperimentError as error:
-        assert "model" in str(error) and "pause=2" in str(error)
-        return
-    shown.run()
-    assert shown.panel.trials[0].outcome in WHOLE
-    assert say(shown.panel.trials[0].items_per_second) in shown.history[0]
-    assert shown.is_idle
+    words = "explore()", "model(", "pause=2", "ZeroDivisionError"
+    refused(lambda: explore(pause=[1, 2, 4], model=model), *words)
+
+
+def test_a_model_need_not_know_every_choice_but_one(show):
+    known = {1: 1000.25}
+    alt = show(explore(pause=[1, 2, 4], model=lambda pause: known[pause])).alt
+    assert say(1000.25) in alt
+    unknown = {}
+    refused(
+        lambda: explore(pause=[1, 2], model=lambda pause: unknown[pause]), "KeyError"
+    )
 
 
 # Blocking mode
@@ -1267,7 +1270,7 @@ def test_a_panel_that_does_not_run_watches_nothing(show, monkeypatch):
         raise AssertionError("nothing runs")
 
     shell = Shell()
-    monkeypatch.setattr("kit.cells._find_shell", lambda: shell)
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     shown = show(explore(pause=[1, 2]))
     assert not shell.listeners
     shown.run()

@@ -48,19 +48,6 @@ class BatchSizeTuning:
     too_large: Mapping[int, float]
     seconds: float
 
-    @property
-    def residuals(self) -> dict[int, tuple[float, float]]:
-        """By size: by what fraction time and memory were above their lines."""
-        if self.time is None or self.memory is None:
-            return {}
-        return {
-            self._size(trial): (
-                trial.step_seconds / self.time.predict(self._size(trial)) - 1,
-                _bytes(trial) / self.memory.predict(self._size(trial)) - 1,
-            )
-            for trial in self.trials
-        }
-
     def _size(self, trial: Trial) -> int:
         return int(str(trial.knobs[self.knob]))
 
