@@ -238,16 +238,13 @@ def name_choices(
     >>> name_choices(["a" * 99 + "b", "a" * 99 + "c"])[1][-5:]
     '… (2)'
     """
-    names, seen = [], list[object]()
-    for value in values:
-        text = write(value)
-        alike = [other for other in values if write(other) == text]
-        apart = [v for n, v in enumerate(alike) if find(alike[:n], v) is None]
-        if len(apart) > 1:
-            number = next(i for i, v in enumerate(apart, 1) if is_same(v, value))
-            text += f" ({number})"
-        if again := sum(is_same(value, other) for other in seen):
-            text += f" (again{f' {again}' if again > 1 else ''})"
-        seen.append(value)
+    names, written = [], [write(value) for value in values]
+    for number, (value, text) in enumerate(zip(values, written, strict=True)):
+        alike = [n for n, other in enumerate(written) if other == text]
+        before = alike.index(number)
+        if not all(is_same(values[n], value) for n in alike):
+            text = f"{text} ({before + 1})"
+        elif before:
+            text += f" (again{f' {before}' if before > 1 else ''})"
         names.append(text)
     return names

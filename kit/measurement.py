@@ -202,8 +202,7 @@ def compare(
     request = Request(of, seconds, repeats, within, patient, title)
     with named("compare()"):
         request.check()
-        places = check_places(on)
-        plans = plan_variants(resolve_all(experiment), places, choices)
+        plans = plan_variants(resolve_all(experiment), check_places(on), choices)
         variants = [make() for make in plans]
         check_several(variants)
     names = " · ".join(variant.label for variant in variants)

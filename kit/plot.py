@@ -56,10 +56,9 @@ def plot_points(
     `baseline` is the number of the point that the others are compared with.
     """
     if x is not None:
-        xs = [point.knobs[x] for point in points]
-        names = {"xlabel": x, "ylabel": unit, "logx": figures.is_wide(xs)}
-        lines = _make_lines(points, x)
-        return figures.draw_lines(lines, title=title, width=width, **names)
+        names = {"title": title, "xlabel": x, "ylabel": unit, "width": width}
+        names["logx"] = figures.is_wide([point.knobs[x] for point in points])
+        return figures.draw_lines(_make_lines(points, x), **names)
     values, lows, highs = zip(*(point.quantity for point in points), strict=True)
     return figures.draw_bars(
         [", ".join(filter(None, (p.label, p.origin))) for p in points],
@@ -78,9 +77,17 @@ def plot_points(
 def _find_told(
     points: Sequence[Mapping[str, Any]], but: str | None = None
 ) -> list[str]:
-    """Return the knobs in which points differ, except one."""
-    knobs = dict.fromkeys(knob for point in points for knob in point if knob != but)
-    return [k for k in knobs if len({repr(point.get(k)) for point in points}) > 1]
+    """Return the knobs in which points of one experiment differ, except one.
+
+    `experiment` comes first if there are several.
+    """
+    names = {point.get("experiment") for point in points}
+    told = ["experiment"] * (len(names) > 1)
+    for knob in dict.fromkeys(knob for point in points for knob in point):
+        values = {(p.get("experiment"), repr(p.get(knob))) for p in points}
+        if len(values) > len(names) and knob not in (but, "experiment"):
+            told.append(knob)
+    return told
 
 
 def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:

@@ -156,6 +156,12 @@ BARS = {
     "wide": {"labels": ["a" * 90, "WWW " * 9, "x-" * 40], "title": "WIDE MWM " * 20},
     "absurd": {"lows": [1e-14, -9e9, 3], "highs": [5e21, 1600, 9e9]},
     "predicted": {"predicted": [5, 3000, None], "recorded": [2], "width": 5.6},
+    "billions": {
+        "values": [4.5e9, 5e6, 5e9],
+        "lows": None,
+        "highs": None,
+        "width": 5.6,
+    },
     "small": {"values": [1e-9, 0.51, 15], "lows": None, "highs": None, "width": 5.6},
 }
 

@@ -647,6 +647,18 @@ def test_plot_over_something_without_numbers_raises_and_names_it(x):
         made.plot(x=x)
 
 
+def test_a_line_for_each_experiment_is_named_by_it_alone():
+    trials = [
+        rate_trial(experiment=name, knobs={"n": n, "keep": keep})
+        for name, keep in (("plain", "list"), ("better", "sum"))
+        for n in (1, 2, 4)
+    ]
+    labels = [f"{trial.experiment}, n={trial.knobs['n']}" for trial in trials]
+    axes = Comparison(trials, labels).plot(x="n")
+    names = [line.get_label() for line in axes.lines]
+    assert [name for name in names if name[0] != "_"] == ["plain", "better"]
+
+
 PLOTS = [
     (runs(1, 2), WHOLE),
     (accuracies(0.1), METRIC),

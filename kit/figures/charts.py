@@ -105,7 +105,7 @@ def draw_rows(
     axes.set_yticks(range(len(rows)), labels, color=COLOURS["ink"])
     axes.spines["bottom"].set_visible(False)
     axes.tick_params(length=0)
-    axes.locator_params(axis="x", nbins=5)
+    axes.locator_params(axis="x", nbins=min(5, int(2 * label_width)))
 
 
 @alone()
@@ -152,7 +152,7 @@ def draw_lines(
         told.append(f"{name}: {_tell_line(own)}")
     _label_axes(axes, xlabel, ylabel)
     _mark_choices(axes, sorted({x for x, *_ in rows}), 0.55 * width)
-    _label_ends(axes, ends, width / 4.5)
+    _label_ends(axes, ends, max(1.5, width / 4.5))
     return describe(axes.figure, f"{ylabel} over {xlabel}", title, *told)
 
 
