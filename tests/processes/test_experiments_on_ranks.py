@@ -257,7 +257,6 @@ def test_a_panel_runs_on_ranks(ranks):
     assert panel.run(ranks=1).knobs == {"ranks": 1, "size": 1000}
     with pytest.raises(ExperimentError, match="ranks=3 cannot be chosen here"):
         panel.run(ranks=3)
-    panel.close()
 
 
 def test_a_trial_on_ranks_is_saved_and_loaded(ranks, tmp_path):
