@@ -238,13 +238,14 @@ def name_choices(
     >>> name_choices(["a" * 99 + "b", "a" * 99 + "c"])[1][-5:]
     '… (2)'
     """
-    names, written = [], [write(value) for value in values]
-    for number, (value, text) in enumerate(zip(values, written, strict=True)):
-        alike = [n for n, other in enumerate(written) if other == text]
-        before = alike.index(number)
-        if not all(is_same(values[n], value) for n in alike):
-            text = f"{text} ({before + 1})"
-        elif before:
-            text += f" (again{f' {before}' if before > 1 else ''})"
+    names: list[str] = []
+    for number, value in enumerate(values):
+        text = write(value)
+        alike = [other for other in values if write(other) == text]
+        kinds = [other for n, other in enumerate(alike) if find(alike, other) == n]
+        if len(kinds) > 1:
+            text += f" ({(find(kinds, value) or 0) + 1})"
+        if again := sum(is_same(value, other) for other in values[:number]):
+            text += f" (again{f' {again}' if again > 1 else ''})"
         names.append(text)
     return names

@@ -95,20 +95,19 @@ def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
     groups: dict[tuple[str, str], list[Point]] = {}
     told = _find_told([point.knobs for point in points], but=x)
     for point in points:
-        known = {k: point.knobs.get(k) for k in told}
-        words = [f"{k}={figures.format_value(v)}" for k, v in known.items()]
-        words[:1] = [known["experiment"]] if "experiment" in known else words[:1]
+        words = [f"{k}={figures.format_value(point.knobs.get(k))}" for k in told]
+        words[:1] = [point.knobs["experiment"]] if "experiment" in told else words[:1]
         groups.setdefault((", ".join(words), point.origin), []).append(point)
     lines: dict[str, figures.Series] = {}
     predicted: dict[str, figures.Series] = {}
     for (name, origin), group in groups.items():
         group.sort(key=lambda point: point.knobs[x])
         xs = [point.knobs[x] for point in group]
-        columns = map(list, zip(*(point.quantity for point in group), strict=True))
-        shown = ", ".join(filter(None, (name, origin)))
-        if any(not math.isnan(point.quantity[0]) for point in group):
-            style = "recorded" if origin else "measured"
-            lines[shown or "measured"] = (xs, *columns, style)
+        middles, lows, highs = zip(*(point.quantity for point in group), strict=True)
+        if not all(map(math.isnan, middles)):
+            kind = "recorded" if origin else "measured"
+            shown = ", ".join(filter(None, (name, origin))) or kind
+            lines[shown] = (xs, middles, lows, highs, kind)
         heights = [point.predicted for point in group]
         if not origin and not all(map(math.isnan, heights)):
             said = ", ".join(filter(None, ("predicted", name)))

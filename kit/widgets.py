@@ -83,8 +83,8 @@ class View:
         self._root.add_class("kit-panel")
         self._root._view_count = 0  # from now on the front end counts
         self._root.observe(lambda c: c["new"] or acts["stop"](), "_view_count")
-        self._copies: list[Any] = []
-        self._several = any(len(values) > 1 for values in lists.values())
+        self._copies = list[Any]()
+        self._several = any(len(values) > 1 for values in names.values())
 
     def display(self, text: str) -> None:
         """Show the widgets, and below them what is kept where there are none.
