@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import functools
 import sys
-from collections.abc import Generator
+from collections.abc import Iterator
 from typing import Any
 
 from kit import state
@@ -29,27 +29,29 @@ class Beside(Progress):
         """Return a context for another thread, in which it computes as this one does.
 
         Call it where a button is handled: the thread of the cells, while none runs.
+        Cells are noticed from now on, so that none begins in between.
         """
         release_threads()  # or they would slow down those of a measurement
-        return self._follow(state.capture())
-
-    @contextlib.contextmanager
-    def _follow(self, settings: state.Settings) -> Generator[None, None, None]:
-        import torch
-
         loaded = sys.modules.get("IPython")
         events = getattr(loaded and loaded.get_ipython(), "events", None)
-        listeners = {"pre_run_cell": self._begin_cell, "post_run_cell": self._end_cell}
-        for event, listener in listeners.items() if events else ():
-            events.register(event, listener)
+        if events is not None:
+            events.register("pre_run_cell", self._begin_cell)
+            events.register("post_run_cell", self._end_cell)
+        return self._follow(state.capture(), events)
+
+    @contextlib.contextmanager
+    def _follow(self, settings: state.Settings, events: Any) -> Iterator[None]:
+        import torch
+
         try:
             # Inference mode is the one setting that ends with a `with` of its own.
             with torch.inference_mode(bool(settings["inference"])):
                 state.take_over(settings)
                 yield
         finally:
-            for event, listener in listeners.items() if events else ():
-                events.unregister(event, listener)
+            if events is not None:
+                events.unregister("pre_run_cell", self._begin_cell)
+                events.unregister("post_run_cell", self._end_cell)
 
     def _begin_cell(self, _: Any) -> None:
         self._in_cell = True

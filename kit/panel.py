@@ -26,8 +26,8 @@ from kit.comparison import Comparison
 from kit.experiment import ExperimentError, named, smoke
 from kit.figures import format_bytes, format_number, format_value
 from kit.measurement import compare_watched, measure_watched
-from kit.plot import make_points, plot_points
-from kit.progress import Progress, Stopped
+from kit.plot import Quantity, make_points, plot_points
+from kit.progress import Progress
 from kit.ratio import MEMORY, SPEED, quantity_of, unit_of
 from kit.recording import find_recorded
 from kit.trial import Trial
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from kit.widgets import View
 
 Model = Callable[..., float]
-Quantity = tuple[float, float, float]
 
 #: Run all compares: each choice beside the baseline, which is measured with each.
 _SECONDS_PER_CHALLENGER = 2.0
@@ -121,8 +120,9 @@ class Panel:
         Raises ExperimentError where there is only one, and where a run fails.
         """
         self._follow(None, _Shown(self))
-        if self._compared is None:
-            raise self._error or Stopped
+        if self._error is not None:
+            raise self._error
+        assert self._compared is not None
         return self._compared
 
     def stop(self) -> None:
@@ -148,9 +148,8 @@ class Panel:
             with contextlib.suppress(KeyboardInterrupt):  # there is no other Stop here
                 self._follow(number, progress)
             return
-        todo = functools.partial(
-            self._follow, number, progress, progress.computing_as_cells()
-        )
+        place = progress.computing_as_cells()
+        todo = functools.partial(self._follow, number, progress, place)
         threading.Thread(target=todo, name="kit panel", daemon=True).start()
 
     def _follow(
@@ -166,7 +165,7 @@ class Panel:
             progress.title = f"measuring {self._variants[number].call}"
         self._refresh()
         try:
-            with progress, contextlib.suppress(Stopped), place:
+            with progress, place:
                 self._work(number, progress)
         except Exception as error:
             self._compared, self._error = None, error
@@ -193,7 +192,7 @@ class Panel:
             variant, repeats = self._make[number](), 1 if smoke() else choices.REPEATS
             trial = measure_watched(variant, progress, asked.seconds, repeats)
             self._compared, self._error = None, None
-            self._keep(number, trial, quantity_of(trial, asked.of))
+            self._keep(number, trial, quantity_of(trial, asked.of), "")
 
     @property
     def seconds_for_all(self) -> float | None:
@@ -201,9 +200,7 @@ class Panel:
         seconds, pairs = self._request.seconds, max(1, len(self._at) - 1)
         return seconds and max(seconds, 1.0) * _SECONDS_PER_CHALLENGER * pairs
 
-    def _keep(
-        self, number: int, trial: Trial, value: Quantity, remark: str = ""
-    ) -> None:
+    def _keep(self, number: int, trial: Trial, value: Quantity, remark: str) -> None:
         self.trials.append(trial)
         if trial.block_seconds:
             self._shown.pop(number, None)  # the newest comes last
@@ -220,9 +217,10 @@ class Panel:
 
     def _refresh(self) -> None:
         if self.view is not None:
-            self.view.enable(self.progress is not None)
+            several = len(self._at) > 1
+            self.view.enable(self.progress is not None, several)
             if self.progress is None:
-                seconds, several = self.seconds_for_all, len(self._at) > 1
+                seconds = self.seconds_for_all
                 about = f", about {seconds:.0f} s" if seconds else ""
                 ready = f" Run all compares {len(self._at)} choices{about}." * several
                 self.view.show(*self.report(), f"Ready.{ready}")

@@ -14,6 +14,9 @@ from kit.experiment import ExperimentError, describe
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: A value and both ends of its interval.
+Quantity = tuple[float, float, float]
+
 
 @dataclass(frozen=True)
 class Point:
@@ -25,7 +28,7 @@ class Point:
 
     label: str
     knobs: Mapping[str, Any]
-    quantity: tuple[float, float, float]
+    quantity: Quantity
     predicted: float = math.nan
     origin: str = ""
 
@@ -33,7 +36,7 @@ class Point:
 def make_points(
     labels: Sequence[str],
     told: Sequence[Mapping[str, Any]],
-    quantities: Iterable[tuple[float, float, float]],
+    quantities: Iterable[Quantity],
     model: Callable[..., float] | None,
     x: str | None,
 ) -> list[Point]:
@@ -49,7 +52,7 @@ def plot_points(
     x: str | None = None,
     *,
     baseline: int | None = None,
-    width: float = 7.6,
+    width: float = figures.WIDTH,
 ) -> Figure:
     """Draw points as bars, or as lines over the knob `x`, one for each other choice.
 

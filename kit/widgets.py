@@ -84,7 +84,6 @@ class View:
         self._root._view_count = 0  # from now on the front end counts
         self._root.observe(lambda c: c["new"] or acts["stop"](), "_view_count")
         self._copies = list[Any]()
-        self._several = any(len(values) > 1 for values in names.values())
 
     def display(self, text: str) -> None:
         """Show the widgets, and below them what is kept where there are none.
@@ -96,11 +95,11 @@ class View:
         display.display({**bundle, "text/plain": text}, raw=True)
         self._copies.append(display.display(nothing, raw=True, display_id=True))
 
-    def enable(self, running: bool) -> None:
+    def enable(self, running: bool, several: bool) -> None:
         """Let Stop be pressed while something runs, the other buttons if nothing."""
         for name, button in self._buttons.items():
             button.disabled = running == (name != "stop")
-        self._buttons["run-all"].disabled |= not self._several
+        self._buttons["run-all"].disabled |= not several
 
     def show(self, picture: str, words: str, error: str, ready: str) -> None:
         """Show what came of it, and keep it for who has the notebook and no kernel."""

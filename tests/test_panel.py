@@ -29,6 +29,7 @@ from test_ratio import make_machine
 from torch.utils.data import DataLoader
 
 import kit
+from kit.cells import Beside
 from kit.comparison import Comparison
 from kit.experiment import ExperimentError
 from kit.figures import format_number
@@ -1279,6 +1280,18 @@ def test_a_panel_that_does_not_run_watches_nothing(show, monkeypatch):
     assert shell.seen == {"pre_run_cell", "post_run_cell"} and not shell.listeners
     monkeypatch.setattr("kit.state.capture", never)
     shown.panel.clear()
+
+
+def test_a_cell_that_begins_before_the_thread_does_is_noticed(monkeypatch):
+    shell = Shell()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    progress = Beside("measuring")
+    place = progress.computing_as_cells()
+    (begin,) = [listener for event, listener in shell.listeners if "pre" in event]
+    begin(None)
+    with place:
+        assert progress.disturbed
+    assert not shell.listeners
 
 
 class Shell:

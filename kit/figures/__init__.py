@@ -20,6 +20,7 @@ from kit.figures.steps import draw_step
 from kit.figures.style import (
     COLOURS,
     PHASES,
+    WIDTH,
     format_bytes,
     format_number,
     format_ratio,
@@ -30,7 +31,7 @@ from kit.figures.style import (
 )
 from kit.figures.timelines import Span, draw_timeline
 
-__all__ = ["COLOURS", "PHASES", "Series", "Span", "draw_bars", "draw_lines"]
+__all__ = ["COLOURS", "PHASES", "WIDTH", "Series", "Span", "draw_bars", "draw_lines"]
 __all__ += ["draw_stack", "draw_step", "draw_steps", "draw_timeline", "format_bytes"]
 __all__ += ["format_number", "format_ratio", "format_saving", "format_seconds"]
 __all__ += ["format_value", "html_card", "html_page", "html_pictures", "html_progress"]
