@@ -473,30 +473,30 @@ def test_no_claims_yet_is_no_failure(tmp_path, capsys):
     assert "no claims" in out
 
 
-# The README's table
+# The page of claims
 
 START, END = claims.START, claims.END
 
 
 @pytest.fixture
-def readme(tutorials):
-    path = tutorials.parent / "README.md"
+def page(tutorials):
+    path = tutorials / "CLAIMS.md"
     path.write_text(f"# Title\n\nBefore.\n\n{START}\n{END}\n\nAfter.\n", "utf-8")
     return path
 
 
-def test_a_table_that_is_out_of_date_fails(tutorials, readme, capsys):
+def test_a_table_that_is_out_of_date_fails(tutorials, page, capsys):
     status, _, err = check(capsys, tutorials)
     assert status == 1
-    assert "README" in err
+    assert "CLAIMS.md" in err
     assert "--write" in err
 
 
-def test_write_puts_the_table_into_the_readme(tutorials, readme, capsys):
+def test_write_puts_the_table_into_the_page(tutorials, page, capsys):
     record(tutorials, speed=4.0, machine=GPU)
-    status, _, _ = run(capsys, "claims", "--folder", tutorials, "--write", readme)
+    status, _, _ = run(capsys, "claims", "--folder", tutorials, "--write")
     assert status == 0
-    text = readme.read_text("utf-8")
+    text = page.read_text("utf-8")
     assert text.startswith("# Title\n\nBefore.\n\n")
     assert text.endswith("\n\nAfter.\n")
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -509,56 +509,53 @@ def test_write_puts_the_table_into_the_readme(tutorials, readme, capsys):
     assert check(capsys, tutorials)[0] == 0
 
 
-def test_writing_twice_changes_nothing(tutorials, readme, capsys):
-    run(capsys, "claims", "--folder", tutorials, "--write", readme)
-    once = readme.read_bytes()
-    run(capsys, "claims", "--folder", tutorials, "--write", readme)
-    assert readme.read_bytes() == once
+def test_writing_twice_changes_nothing(tutorials, page, capsys):
+    run(capsys, "claims", "--folder", tutorials, "--write")
+    once = page.read_bytes()
+    run(capsys, "claims", "--folder", tutorials, "--write")
+    assert page.read_bytes() == once
 
 
 @pytest.mark.parametrize("change", ["newer", "added", "edited"])
-def test_a_table_goes_out_of_date(tutorials, readme, capsys, change):
-    run(capsys, "claims", "--folder", tutorials, "--write", readme)
+def test_a_table_goes_out_of_date(tutorials, page, capsys, change):
+    run(capsys, "claims", "--folder", tutorials, "--write")
     assert check(capsys, tutorials)[0] == 0
     if change == "newer":
         record(tutorials, speed=3.0)
     elif change == "added":
         record(tutorials, speed=4.0, machine=GPU)
     else:
-        text = readme.read_text("utf-8")
+        text = page.read_text("utf-8")
         assert "✓ 2 ×" in text
-        readme.write_text(text.replace("✓ 2 ×", "✓ 9 ×"), encoding="utf-8")
+        page.write_text(text.replace("✓ 2 ×", "✓ 9 ×"), encoding="utf-8")
     status, _, err = check(capsys, tutorials)
     assert status == 1
-    assert "README" in err
+    assert "CLAIMS.md" in err
 
 
-def test_a_sentence_with_a_bar_does_not_break_the_table(tutorials, readme, capsys):
+def test_a_sentence_with_a_bar_does_not_break_the_table(tutorials, page, capsys):
     sentence = "a|b is faster."
     write_chapter(tutorials, COUNT, f"kit.claim({sentence!r}, comparison)")
     record(tutorials, speed=2.0, sentence=sentence)
-    run(capsys, "claims", "--folder", tutorials, "--write", readme)
-    rows = [x for x in readme.read_text("utf-8").splitlines() if x.startswith("|")]
+    run(capsys, "claims", "--folder", tutorials, "--write")
+    rows = [x for x in page.read_text("utf-8").splitlines() if x.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
     assert check(capsys, tutorials)[0] == 0
 
 
 @pytest.mark.parametrize("content", ["# Title\n", f"# Title\n{START}\n", f"{END}\n"])
-def test_a_readme_without_a_place_for_it_is_left_alone(
-    tutorials, readme, capsys, content
-):
-    readme.write_text(content, encoding="utf-8")
-    status, _, err = run(capsys, "claims", "--folder", tutorials, "--write", readme)
+def test_a_page_without_a_place_for_it_is_left_alone(tutorials, page, capsys, content):
+    page.write_text(content, encoding="utf-8")
+    status, _, err = run(capsys, "claims", "--folder", tutorials, "--write")
     assert status == 1
-    assert "README.md" in err
-    assert readme.read_text("utf-8") == content
+    assert "CLAIMS.md" in err
+    assert page.read_text("utf-8") == content
 
 
-def test_a_readme_that_is_not_there_is_an_error_not_a_traceback(tutorials, capsys):
-    readme = tutorials.parent / "ABSENT.md"
-    status, _, err = run(capsys, "claims", "--folder", tutorials, "--write", readme)
+def test_a_page_that_is_not_there_is_an_error_not_a_traceback(tutorials, capsys):
+    status, _, err = run(capsys, "claims", "--folder", tutorials, "--write")
     assert status == 1
-    assert "ABSENT.md" in err
+    assert "CLAIMS.md" in err
 
 
 # record, with a kernel that is none

@@ -148,6 +148,13 @@ def test_every_file_is_in_a_room_of_the_design():
     assert {room_of(path) for path in FILES} <= set(ROOMS)
 
 
+def test_every_room_has_a_line_where_contributors_read():
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    table = page.partition("| room |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\|[^|]*", table, re.M)))
+    assert set(named) == {room_of(path) for path in FILES} - {"__init__"}
+
+
 def test_imports_go_down_only():
     assert not everywhere(
         lambda path, tree: wrong_arrows(tree, room_of(path), package_of(path))

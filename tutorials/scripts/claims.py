@@ -1,7 +1,7 @@
 """Judge every chapter's claims by the recordings that are committed.
 
     python tutorials/scripts/claims.py --check
-    python tutorials/scripts/claims.py --write README.md
+    python tutorials/scripts/claims.py --write
 
 It prints a table of claim and machine: ✓ it holds, ✗ it does not, ? cannot tell.
 """
@@ -28,9 +28,7 @@ from kit.recording import (
 )
 from kit.teaching import Claim
 
-START = (
-    "<!-- claims: written by `python tutorials/scripts/claims.py --write README.md` -->"
-)
+START = "<!-- claims: written by `python tutorials/scripts/claims.py --write` -->"
 END = "<!-- end of claims -->"
 
 
@@ -51,32 +49,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check", action="store_true", help="exit 1 where a claim does not stand"
     )
     parser.add_argument(
-        "--write", type=Path, metavar="README", help="put the table into this page"
+        "--write",
+        action="store_true",
+        help="put the table into the chapters' CLAIMS.md",
     )
     options = parser.parse_args(arguments)
+    page = options.folder / "CLAIMS.md"
     try:
         judged, problems = judge(options.folder)
         table = tabulate(judged)
         print(table if judged else "no claims recorded yet")
         if options.write:
-            write_table(options.write, START, table, END)
+            write_table(page, START, table, END)
     except (RecordingError, PageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    problems += check_front_page(options.folder.parent / "README.md", table)
+    problems += check_page(page, table)
     for problem in problems:
         print(f"✗ {problem}", file=sys.stderr)
     return 1 if options.check and problems else 0
 
 
-def check_front_page(page: Path, table: str) -> list[str]:
-    """Return what is wrong with the table on the front page, where there is one."""
+def check_page(page: Path, table: str) -> list[str]:
+    """Return what is wrong with the table in the page of claims, where there is one."""
     block = format_block(START, table, END)
     if not page.is_file() or block in page.read_text(encoding="utf-8"):
         return []
     return [
         f"{page.name}: its table of claims is not the recordings'; "
-        "run `python tutorials/scripts/claims.py --write README.md`"
+        "run `python tutorials/scripts/claims.py --write`"
     ]
 
 

@@ -32,7 +32,7 @@ def write_table(page: Path, start: str, table: str, end: str) -> None:
     except OSError as error:
         raise PageError(
             f"{page}: cannot be read ({error.strerror}).\n"
-            "Name the page that has the table: --write README.md, for example."
+            "Its table stands between two comments, in a page that is there."
         ) from error
     before, _, rest = text.partition(start)
     _, found, after = rest.partition(end)

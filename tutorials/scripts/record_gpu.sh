@@ -129,7 +129,7 @@ main() {
   cat <<'END'
 == To bring it into the repository:
    *.json into tutorials/recordings/, then
-   `python tutorials/scripts/claims.py --write README.md`.
+   `python tutorials/scripts/claims.py --write`.
    NN_name.ipynb into tutorials/, if readers shall see this machine's outputs there.
    NN_name_cut.ipynb is of a chapter that was cut: for looking at only.
 END
