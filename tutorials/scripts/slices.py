@@ -39,7 +39,8 @@ class Statement:
 
     `binds` are names that it gives a value, `changes` those whose value it alters,
     `mentions` those whose value it may alter, `now` those that it reads at once and
-    `later` those that its functions read when they are called. `is_setting` says that it may decide every claim after it.
+    `later` those that its functions read when they are called. `is_setting` says that it
+    may decide every claim after it.
     """
 
     node: ast.stmt
@@ -64,7 +65,10 @@ class Notebook:
 def read_notebook(path: Path, text: str | None = None) -> Notebook:
     """Read a notebook's code; `text` is its content, if it is not the file's."""
     content = path.read_text(encoding="utf-8") if text is None else text
-    found, modules = Notebook(path.parent), set[str]()
+    found, modules = (
+        Notebook(path.parent),
+        set[str](),
+    )  # a module's name is in lower case
     for cell in json.loads(content)["cells"]:
         if cell["cell_type"] != "code":
             continue
@@ -79,7 +83,7 @@ def read_notebook(path: Path, text: str | None = None) -> Notebook:
             found.statements.append(statement)
             modules -= statement.binds
             if isinstance(node, _IMPORTS):
-                modules |= statement.binds
+                modules |= {name for name in statement.binds if name.islower()}
     return found
 
 
