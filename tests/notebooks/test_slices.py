@@ -1,4 +1,4 @@
-"""What decides a claim is noticed when it changes, and what does not decide it is not."""
+"""A change of what decides a claim is noticed, and no other."""
 
 import json
 from pathlib import Path

@@ -39,8 +39,8 @@ class Statement:
 
     `binds` are names that it gives a value, `changes` those whose value it alters,
     `mentions` those whose value it may alter, `now` those that it reads at once and
-    `later` those that its functions read when they are called. `is_setting` says that it
-    may decide every claim after it.
+    `later` those that its functions read when they are called. `is_setting` says that
+    it may decide every claim after it.
     """
 
     node: ast.stmt
