@@ -16,6 +16,7 @@ import claims
 import nbformat
 import pytest
 import record as recorder
+import slices
 from trials import make_machine, rate_trial
 
 import kit
@@ -35,6 +36,7 @@ CPU, GPU = "imaginary-2-cores", "imaginary-gpu"
 CHAPTER = "00_made_up"
 SENTENCE = "Two are faster than one."
 COUNT = "def count(*, n=1):\n    while True:\n        yield n"
+COUNT += "\n\n\ncomparison = kit.compare(count, n=[1, 2])"
 CLAIM = f"kit.claim({SENTENCE!r}, comparison, at_least=1.5)"
 #: Intervals of a loop compared with itself. The truth is 1.
 QUIET = (0.98, 1.02)
@@ -96,14 +98,19 @@ def record(
     chapter=CHAPTER,
     sentence=SENTENCE,
     date="2026-01-02",
+    text=None,
     **changes,
 ):
     comparison = made_up(speed, machine)
     expected = {"expect": "faster", "at_least": 1.5, "otherwise": "Or not."} | changes
     claim = Claim(sentence, comparison.ratio, **expected)
     row = {**claim.to_dict(), "comparison": 0, "label": "n=2"}
+    made = Recording(comparison.trials, [comparison], [row])
+    notebook = folder / f"{chapter}.ipynb"
+    if notebook.is_file():
+        recorder.add_slices(made, notebook)
     path = folder / "recordings" / f"{chapter}__{machine}__{date}.json"
-    recording.write(Recording(comparison.trials, [comparison], [row]), path)
+    recording.write(made, path)
     return path
 
 
@@ -224,6 +231,9 @@ kit.recording.write_journal({str(path)!r})
 """
     environment = {**os.environ, "PYTHONPATH": tests}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    made = recording.read(path)
+    recorder.add_slices(made, folder / f"{CHAPTER}.ipynb")
+    recording.write(made, path)
     status, out, err = check(capsys, folder)
     assert (status, err) == (0, "")
     assert re.search(rf"{SENTENCE} \| ✓ 2 ×", out)
@@ -233,12 +243,13 @@ def test_claims_that_stand_pass(tutorials, capsys):
     assert check(capsys, tutorials)[0] == 0
 
 
-def test_an_open_claim_passes(tmp_path, capsys):
+@pytest.mark.parametrize(("says", "status"), [(", open=True", 0), ("", 1)])
+def test_a_claim_that_no_machine_can_tell_says_so(tmp_path, capsys, says, status):
     folder = tmp_path / "tutorials"
-    write_chapter(folder, COUNT, f"kit.claim({SENTENCE!r}, comparison)")
+    write_chapter(folder, COUNT, f"kit.claim({SENTENCE!r}, comparison{says})")
     record(folder, speed=[0.9, 1.0, 1.1, 1.2, 1.3], at_least=None)
-    status, out, _ = check(capsys, folder)
-    assert status == 0
+    found, out, err = check(capsys, folder)
+    assert (found, SENTENCE in err) == (status, bool(status))
     assert "?" in out
 
 
@@ -269,6 +280,7 @@ def test_a_claim_whose_experiment_changed_fails(tutorials, capsys):
     assert status == 1
     for word in (CHAPTER, CPU, SENTENCE, "changed", "record it again"):
         assert word in err
+    assert "-        yield n\n+        yield (2 * n)" in err
 
 
 def test_a_claim_whose_experiment_is_gone_fails(tutorials, capsys):
@@ -280,7 +292,7 @@ def test_a_claim_whose_experiment_is_gone_fails(tutorials, capsys):
 
 def test_prose_comments_and_order_may_change(tutorials, capsys):
     commented = COUNT.replace("yield n", "yield n  # one more step")
-    write_chapter(tutorials, "import kit", commented, "x = 1", CLAIM, prose="# Other?")
+    write_chapter(tutorials, "import math", commented, "x = 1", CLAIM, prose="# Other?")
     assert check(capsys, tutorials)[0] == 0
 
 
@@ -372,6 +384,7 @@ def test_a_claim_that_is_put_together_is_not_silently_left_out(tutorials, capsys
 )
 def test_cells_that_are_not_plain_python_do_no_harm(tutorials, capsys, cell):
     write_chapter(tutorials, cell, COUNT, CLAIM)
+    record(tutorials, speed=2.0)
     status, out, _ = check(capsys, tutorials)
     assert status == 0
     assert SENTENCE in out
@@ -408,7 +421,9 @@ def test_a_chapter_is_not_excused_by_the_same_words_in_another(tutorials, capsys
 
 
 def test_a_recording_without_its_chapter_does_no_harm(tutorials, capsys):
-    record(tutorials, speed=0.5, chapter="07_gone")
+    path = record(tutorials, speed=0.5)
+    path.rename(path.with_name(path.name.replace(CHAPTER, "07_gone")))
+    record(tutorials, speed=2.0)
     assert check(capsys, tutorials)[0] == 0
 
 

@@ -10,22 +10,15 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import slices
 from pages import PageError, format_block, format_table, write_table
 
-from kit.recording import (
-    Recording,
-    RecordingError,
-    cell_source,
-    is_current,
-    notebook_definitions,
-    read,
-)
+from kit.recording import Recording, RecordingError, read
 from kit.teaching import Claim
 
 START = "<!-- claims: written by `python tutorials/scripts/claims.py --write` -->"
@@ -33,12 +26,15 @@ END = "<!-- end of claims -->"
 
 
 class Judged(NamedTuple):
-    """One claim of one recording, judged from its raw blocks."""
+    """One claim of one recording, judged from its raw blocks.
+
+    `changed` are the lines that decide it and have changed since it was recorded.
+    """
 
     chapter: str
     machine: str
     claim: Claim
-    is_current: bool
+    changed: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -98,8 +94,8 @@ def judge(folder: Path) -> tuple[list[Judged], list[str]]:
     """Judge the claims of every recording; return them, and what does not stand.
 
     What counts is the claim as the chapter makes it now. It does not stand where its
-    recording contradicts it, where its experiment has changed since, or where no
-    recording holds it.
+    recording contradicts it, where what decides it has changed since, where no
+    recording holds it, or where it is open on every machine and does not say so.
     """
     judged: list[Judged] = []
     problems: list[str] = []
@@ -107,40 +103,53 @@ def judge(folder: Path) -> tuple[list[Judged], list[str]]:
         entries, wrong = judge_chapter(notebook)
         judged += entries
         problems += wrong
-    supported = {
-        (entry.chapter, entry.claim.sentence)
-        for entry in judged
-        if entry.claim.verdict == "✓"
-    }
+    verdicts: dict[tuple[str, str], set[str]] = {}
+    for entry in judged:
+        key = entry.chapter, entry.claim.sentence
+        verdicts.setdefault(key, set()).add(entry.claim.verdict)
     for entry in judged:
         sentence = entry.claim.sentence
         where = f"{entry.chapter} on {entry.machine}: {sentence!r}"
-        if not entry.is_current:
-            problems.append(f"{where}: its experiment changed since; record it again")
+        found = verdicts[entry.chapter, sentence]
+        if entry.changed:
+            problems.append(
+                f"{where}: what decides it has changed since; record it again\n"
+                f"{entry.changed}"
+            )
         # What another machine supports has an `otherwise` for this one.
-        if entry.claim.verdict == "✗" and (entry.chapter, sentence) not in supported:
+        if entry.claim.verdict == "✗" and "✓" not in found:
             problems.append(f"{where}: its own recording contradicts it")
+        if found == {"?"} and not entry.claim.open:
+            problems.append(
+                f"{where}: no machine can tell; record it again, or open=True"
+            )
     return judged, problems
 
 
 def judge_chapter(notebook: Path) -> tuple[list[Judged], list[str]]:
     """Judge one chapter's claims; return them, and what is missing or misplaced."""
     chapter = notebook.stem
-    claims, problems = read_claims(notebook)
-    definitions = notebook_definitions(notebook) or {}
+    try:
+        code = slices.read_notebook(notebook)
+        claims = {name: call for name, (_, call) in slices.find_claims(code).items()}
+    except slices.SliceError as error:
+        return [], [f"{chapter}: {error}"]
     judged: list[Judged] = []
+    problems: list[str] = []
     for path in sorted((notebook.parent / "recordings").glob(f"{chapter}__*.json")):
         made = read(path)
         if wrong := find_misplaced(path, made):
             problems.append(f"{path.name}: {wrong}")
             continue
         for row in made.claims:
-            if row.get("sentence") not in claims:
+            if row["sentence"] not in claims:
                 continue
-            claim = judge_claim(made, {**row, **claims[row["sentence"]]})
-            trials = made.comparisons[row["comparison"]].trials
-            current = all(is_current(trial.source, definitions) for trial in trials)
-            judged.append(Judged(chapter, trials[0].machine.name, claim, current))
+            claim = judge_claim(made, row | read_literals(claims[row["sentence"]]))
+            changed = slices.compare(
+                row.get("slice", []), slices.cut(code, row["sentence"])
+            )
+            machine = made.comparisons[row["comparison"]].trials[0].machine.name
+            judged.append(Judged(chapter, machine, claim, changed))
     problems += [
         f"{chapter}: no recording holds the claim {sentence!r}; record it again"
         for sentence in claims
@@ -161,7 +170,8 @@ def find_misplaced(path: Path, made: Recording) -> str:
 
 def judge_claim(made: Recording, row: dict[str, Any], *, judged: bool = True) -> Claim:
     """Judge a recorded claim anew, from the raw blocks of its comparison."""
-    fields = {k: v for k, v in row.items() if k not in ("comparison", "label")}
+    others = "comparison", "label", "slice"
+    fields = {k: v for k, v in row.items() if k not in others}
     try:
         ratio = made.comparisons[row["comparison"]].ratios[row["label"]]
         return Claim(ratio=ratio, judged=judged, **fields)
@@ -169,40 +179,13 @@ def judge_claim(made: Recording, row: dict[str, Any], *, judged: bool = True) ->
         raise RecordingError(f"claims: {row!r:.80} is not whole: {error!r}") from error
 
 
-def read_claims(notebook: Path) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Read every `claim("…", …)` of a notebook.
-
-    Return {sentence: the other literal arguments}, and what cannot be read.
-    """
-    claims: dict[str, dict[str, Any]] = {}
-    problems = []
-    for call in find_claims(notebook):
-        written = {"expect": "faster", "at_least": None}
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
-        given |= {"sentence": call.args[0]} if call.args else {}
-        for name, value in given.items():
-            if name and isinstance(value, ast.Constant):
-                written[name] = value.value
-        if "sentence" in written:
-            claims[str(written["sentence"])] = written
-        else:
-            problems.append(
-                f"{notebook.stem}: a claim's sentence is put together "
-                f"({ast.unparse(call)[:60]}…); "
-                "write it as one string, so that it can be checked"
-            )
-    return claims, problems
-
-
-def find_claims(notebook: Path) -> Iterator[ast.Call]:
-    """Yield every call of `claim` in a notebook's cells."""
-    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code":
-            for node in ast.walk(ast.parse(cell_source(cell))):
-                if isinstance(node, ast.Call):
-                    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                    if name == "claim":
-                        yield node
+def read_literals(call: ast.Call) -> dict[str, Any]:
+    """Return what a claim says beside its ratio, as it stands in the chapter."""
+    written: dict[str, Any] = {"expect": "faster", "at_least": None, "open": False}
+    for keyword in call.keywords:
+        if keyword.arg and isinstance(keyword.value, ast.Constant):
+            written[keyword.arg] = keyword.value.value
+    return written
 
 
 if __name__ == "__main__":

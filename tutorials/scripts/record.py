@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import slices
 import torch
 from claims import judge_claim
 from nbclient import NotebookClient
@@ -144,6 +145,7 @@ class Recorder:
         self.is_quiet = False
         try:
             made, notebook, is_cut = run_notebook(path, self.environment, deadline)
+            add_slices(made, path)
         except Exception as error:
             warn(f"{path}: {error}")
             return False
@@ -187,6 +189,15 @@ class Recorder:
 def keeps_trials(path: Path) -> bool:
     """Return whether what a notebook measures is kept: a solution has no chapter."""
     return path.parent.name != "solutions"
+
+
+def add_slices(made: Recording, path: Path) -> None:
+    """Add to each claim the code that decides it."""
+    code = slices.read_notebook(path)
+    written = slices.find_claims(code)
+    for row in made.claims:
+        if row["sentence"] in written:
+            row["slice"] = slices.cut(code, row["sentence"])
 
 
 def replace_recording(notebook: Path, made: Recording, folder: Path) -> Path:

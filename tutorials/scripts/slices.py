@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kit import data
 from kit.recording import cell_source
 
 #: Keywords that word a result, and calls that show one.
@@ -307,7 +306,8 @@ def _read_files(notebook: Notebook, texts: Sequence[str]) -> Iterator[str]:
             used |= {alias.name for alias in node.names}
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "kit.data":
             used.add(node.attr)
-    known, done = _read_definitions(), set[str]()
+    known = _read_definitions(notebook.folder.resolve().parent / "kit" / "data")
+    done = set[str]()
     while used - done:
         name = min(used - done)
         done.add(name)
@@ -318,10 +318,10 @@ def _read_files(notebook: Notebook, texts: Sequence[str]) -> Iterator[str]:
 
 
 @functools.cache
-def _read_definitions() -> dict[str, ast.stmt]:
-    """Return what the files of `kit.data` define, by name."""
+def _read_definitions(folder: Path) -> dict[str, ast.stmt]:
+    """Return what the files of `kit.data` define, by name: all but the cache."""
     found: dict[str, ast.stmt] = {}
-    for path in sorted(Path(str(data.__file__)).parent.glob("[!c]*.py")):
+    for path in sorted(set(folder.glob("*.py")) - {folder / "cache.py"}):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 found[node.name] = node
