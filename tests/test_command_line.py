@@ -16,7 +16,6 @@ import claims
 import nbformat
 import pytest
 import record as recorder
-import slices
 from trials import make_machine, rate_trial
 
 import kit
