@@ -20,7 +20,6 @@ HOLDS, FAILS, OPEN = "✓", "✗", "?"
 _EXPECTATIONS = ("faster", "slower", "more", "less", "same")
 #: A guess that is off by at most one of these factors has a point for each of them.
 _FACTORS = (1.1, 1.5, 2.0)
-_SCORES = "guesses.json"
 
 
 class _Told:
@@ -33,6 +32,9 @@ class _Told:
 
     def _repr_html_(self) -> str:
         return figures.html_sentence(*self._tell())
+
+
+# Claims
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,18 +72,14 @@ class Claim(_Told):
         return {name: getattr(self, name) for name in names}
 
     def _tell(self) -> tuple[str, str]:
-        ratio, verdict = self.ratio, self.verdict
-        head = f"{verdict} {self.sentence}"
+        head = f"{self.verdict} {self.sentence}"
         if not self.judged:
             return head, "A smoke run: judged on recordings only."
         bar = "" if self.at_least is None else f", at least {self.at_least:g}"
-        why = self.otherwise if verdict == FAILS else ""
-        if verdict == OPEN and ratio.reason:
-            why = f"{ratio.reason[0].upper()}{ratio.reason[1:]}."
-        return (
-            head,
-            f"Expected {self.expect}{bar}; here {ratio.verdict}, {ratio}. {why}",
-        )
+        found = f"Expected {self.expect}{bar}; here {self.ratio.verdict}, {self.ratio}."
+        reason = self.ratio.reason
+        why = {FAILS: self.otherwise, OPEN: reason and f"Not clear: {reason}."}
+        return head, f"{found} {why.get(self.verdict, '')}"
 
 
 def claim(
@@ -112,6 +110,9 @@ def claim(
     made = Claim(sentence, ratio, expect, at_least, otherwise, open, judged=not smoke())
     JOURNAL.append(made)
     return made
+
+
+# Guesses
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,12 +153,12 @@ class Guess(_Told):
         if self.measured is None:
             asked = "No guess yet: put a number into answer=…"
             return self.question, f"Your guess: {guessed}" if guessed else asked
-        told = "You made no guess."
-        if guessed:
-            off = f"{self.factor:.2f}".replace("nan", "nothing to compare")
-            told = f"You guessed {guessed}, off by a factor of {off}. Your score: "
-            told += f"{self.points} of {3 * self.guesses} points."
-        return f"Measured: {self.measured:.3g} {self.unit}.", told
+        head = f"Measured: {self.measured:.3g} {self.unit}."
+        if not guessed:
+            return head, "You made no guess."
+        off = f"{self.factor:.2f}".replace("nan", "nothing to compare")
+        score = f"{self.points} of {3 * self.guesses} points"
+        return head, f"You guessed {guessed}, off by a factor of {off}; score: {score}."
 
 
 def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Guess:
@@ -167,18 +168,15 @@ def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Gu
     How many times as fast?
       Your guess: 2 ×
     """
-    number = isinstance(answer, (int, float)) and math.isfinite(answer)
-    if not (number or answer is None):
-        shown = figures.format_value(answer)
-        raise ValueError(
-            f"guess(): answer={shown} is no number; put 1.5, say, or None."
-        )
+    is_number = isinstance(answer, (int, float)) and math.isfinite(answer)
+    if not (is_number or answer is None):
+        raise ValueError(f"guess(): answer={answer!r} is no number; put 1.5, say.")
     return Guess(question, answer, unit)
 
 
 def _read_scores() -> dict[str, int]:
     with contextlib.suppress(OSError, ValueError, TypeError):
-        scores = json.loads((data.cache_folder() / _SCORES).read_text("utf-8"))
+        scores = json.loads((data.cache_folder() / "guesses.json").read_text("utf-8"))
         return {question: int(points) for question, points in dict(scores).items()}
     return {}
 
@@ -186,11 +184,10 @@ def _read_scores() -> dict[str, int]:
 def _write_scores(scores: dict[str, int]) -> None:
     with contextlib.suppress(OSError):  # a score is not worth an error
         data.cache_folder().mkdir(parents=True, exist_ok=True)
-        (data.cache_folder() / _SCORES).write_text(json.dumps(scores), "utf-8")
+        (data.cache_folder() / "guesses.json").write_text(json.dumps(scores), "utf-8")
 
 
-class NotAttempted(Exception):
-    """Raised by an exercise's check when the reader has not begun."""
+# Exercises
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,31 +209,26 @@ def check(exercise: str, *answers: object) -> ExerciseResult:
 
     `exercise` is "chapter/name", as in "00/one_yield": the function `name` in
     `tutorials/checks/00.py`. It asserts behaviour, and returns what to say on success.
+    An answer that is None was not attempted.
     """
     function = _load_check(exercise)
-    passed, attempted = False, True
+    if any(answer is None for answer in answers):
+        return ExerciseResult(exercise, False, False, "not attempted")
     try:
-        if any(answer is None for answer in answers):
-            raise NotAttempted
-        said = function(*answers) or "done."
-        passed = True
-    except NotAttempted:
-        attempted, said = False, "not attempted"
+        return ExerciseResult(exercise, True, True, function(*answers) or "done.")
     except AssertionError as error:
         said = str(error) or "not yet"
     except Exception as error:
         said = f"it raised {type(error).__name__}: {error}"
-    return ExerciseResult(exercise, passed, attempted, str(said))
+    return ExerciseResult(exercise, False, True, said)
 
 
-def _load_check(exercise: str) -> Callable[..., object]:
+def _load_check(exercise: str) -> Callable[..., str | None]:
     chapter, _, name = exercise.partition("/")
     for folder in (Path.cwd(), *Path.cwd().parents):
-        for checks in (folder / "checks", folder / "tutorials" / "checks"):
-            path = checks / f"{chapter}.py"
-            found = runpy.run_path(str(path)) if path.is_file() else {}
-            if name in found:
-                return found[name]
+        path = folder / "tutorials" / "checks" / f"{chapter}.py"
+        if path.is_file() and name in (found := runpy.run_path(str(path))):
+            return found[name]
     raise ValueError(
         f'check(): there is no exercise {exercise!r}.\nName it as in "00/one_yield" '
         "(chapter/exercise), and run the notebook in tutorials/."
