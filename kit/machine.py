@@ -55,10 +55,8 @@ class Machine:
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Return each fact's value and reason, as JSON can hold them."""
-        return {
-            name: {"value": getattr(self, name), "reason": reason}
-            for name, reason in self.reasons.items()
-        }
+        reasons = self.reasons.items()
+        return {n: {"value": getattr(self, n), "reason": why} for n, why in reasons}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Machine:
@@ -126,7 +124,7 @@ def find_processor(root: Path) -> Found:
     """Find the processor's model."""
     if sys.platform != "linux":
         return platform.processor() or None, "platform.processor()"
-    return _search(root, "model name"), "the model name in /proc/cpuinfo"
+    return _search(root, "model name")
 
 
 def find_cores(root: Path) -> Found:
@@ -155,9 +153,9 @@ def find_shared_memory(root: Path) -> Found:
 
 def find_instruction_sets(root: Path) -> Found:
     """Find those of the processor's instruction sets that matter to PyTorch."""
-    flags = _search(root, "(?:flags|Features)")
+    flags, reason = _search(root, "(?:flags|Features)")
     has = flags and tuple(filter(_INSTRUCTION_SETS.fullmatch, flags.split()))
-    return has, "those of the flags in /proc/cpuinfo that matter to PyTorch"
+    return has, f"{reason}: those that matter to PyTorch"
 
 
 def find_accelerators() -> Found:
@@ -206,11 +204,11 @@ def make_name(
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
-def _search(root: Path, name: str) -> str | None:
-    """Return what stands in /proc/cpuinfo under a name, for the first processor."""
+def _search(root: Path, name: str) -> Found:
+    """Find what /proc/cpuinfo says under a name, of the first processor."""
     text = system.read_text(root, "proc/cpuinfo")
     found = re.search(rf"^{name}[ \t]*:[ \t]*(\S.*?)[ \t]*$", text, re.MULTILINE)
-    return found[1] if found else None
+    return found and found[1], "/proc/cpuinfo"
 
 
 def _write(name: str, value: Any) -> str:

@@ -129,9 +129,7 @@ class Guess(_Told):
     @property
     def factor(self) -> float:
         """Return by which factor it is off, 1 or more; nan where that is undefined."""
-        if not (self.answer and self.measured):
-            return 1.0 if self.answer == self.measured else math.nan
-        off = self.answer / self.measured
+        off = (self.answer or math.nan) / (self.measured or math.nan)
         return max(off, 1 / off) if off > 0 else math.nan
 
     def check(self, result: Comparison | Ratio | float) -> Guess:
@@ -142,23 +140,22 @@ class Guess(_Told):
         """
         ratio = result.ratio if isinstance(result, Comparison) else result
         measured = ratio.value if isinstance(ratio, Ratio) else float(ratio)
-        checked, scores = replace(self, measured=measured), _read_scores()
-        if not (smoke() or self.question in scores or math.isnan(checked.factor)):
-            scores[self.question] = sum(checked.factor <= limit for limit in _FACTORS)
-            _write_scores(scores)
+        checked, points = replace(self, measured=measured), None
+        if not (smoke() or math.isnan(checked.factor)):
+            points = sum(checked.factor <= limit for limit in _FACTORS)
+        scores = _keep_score(self.question, points)
         return replace(checked, points=sum(scores.values()), guesses=len(scores))
 
     def _tell(self) -> tuple[str, str]:
-        guessed = "" if self.answer is None else f"{self.answer:g} {self.unit}"
+        told = "No guess yet: put a number into answer=…"
+        if self.answer is not None:
+            told = f"Your guess: {self.answer:g} {self.unit}"
         if self.measured is None:
-            asked = "No guess yet: put a number into answer=…"
-            return self.question, f"Your guess: {guessed}" if guessed else asked
-        head = f"Measured: {self.measured:.3g} {self.unit}."
-        if not guessed:
-            return head, "You made no guess."
-        off = f"{self.factor:.2f}".replace("nan", "nothing to compare")
-        score = f"{self.points} of {3 * self.guesses} points"
-        return head, f"You guessed {guessed}, off by a factor of {off}; score: {score}."
+            return self.question, told
+        if self.factor > 0:
+            told += f", off by a factor of {self.factor:.2f}"
+        score = f"Your score: {self.points} of {3 * self.guesses} points."
+        return f"Measured: {self.measured:.3g} {self.unit}.", f"{told}. {score}"
 
 
 def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Guess:
@@ -174,17 +171,17 @@ def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Gu
     return Guess(question, answer, unit)
 
 
-def _read_scores() -> dict[str, int]:
+def _keep_score(question: str, points: int | None) -> dict[str, int]:
+    """Keep a question's first points; return those of all questions so far."""
+    file, scores = data.cache_folder() / "guesses.json", {}
     with contextlib.suppress(OSError, ValueError, TypeError):
-        scores = json.loads((data.cache_folder() / "guesses.json").read_text("utf-8"))
-        return {question: int(points) for question, points in dict(scores).items()}
-    return {}
-
-
-def _write_scores(scores: dict[str, int]) -> None:
-    with contextlib.suppress(OSError):  # a score is not worth an error
-        data.cache_folder().mkdir(parents=True, exist_ok=True)
-        (data.cache_folder() / "guesses.json").write_text(json.dumps(scores), "utf-8")
+        scores = dict(json.loads(file.read_text("utf-8")))
+    if points is not None and question not in scores:
+        scores[question] = points
+        with contextlib.suppress(OSError):  # a score is not worth an error
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(scores), "utf-8")
+    return scores
 
 
 # Exercises
