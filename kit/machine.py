@@ -167,10 +167,11 @@ def find_accelerators() -> Found:
     try:
         kind = torch.accelerator.current_accelerator()
         count = torch.accelerator.device_count() if kind else 0
+        told = []
         if count and kind.type == "mps":
             told = [("Apple GPU", torch.mps.recommended_max_memory())]
-        else:
-            ask = count and torch.get_device_module(kind).get_device_properties
+        elif count:
+            ask = torch.get_device_module(kind).get_device_properties
             told = [(ask(i).name, ask(i).total_memory) for i in range(count)]
     except (RuntimeError, AssertionError, AttributeError) as error:
         return None, f"PyTorch cannot tell: {error}".splitlines()[0]
