@@ -109,7 +109,7 @@ class Progress:
     def __enter__(self) -> Progress:
         run = contextvars.copy_context().run  # output belongs to the cell of a context
         self._thread = threading.Thread(
-            target=run, args=[self._follow], name="kit progress", daemon=True
+            target=run, args=[self._show], name="kit progress", daemon=True
         )
         self._thread.start()
         return self
@@ -118,7 +118,7 @@ class Progress:
         self._over.set()
         self._thread.join(timeout=1)
 
-    def _follow(self) -> None:
+    def _show(self) -> None:
         while not self._over.wait(self._wait):
             self._wait = _SHORT_SECONDS if self.hushed else self.show(self.text())
         if self._is_shown:
