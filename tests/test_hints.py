@@ -95,7 +95,7 @@ def test_error_of_a_worker_is_said_and_not_its_traceback():
 
 def test_small_shared_memory_says_how_large_it_is(monkeypatch):
     machine = dataclasses.replace(this_machine(), shared_memory_bytes=64_000_000)
-    monkeypatch.setattr(hints, "this_machine", lambda root: machine)
+    monkeypatch.setattr(hints, "this_machine", lambda: machine)
     for text in [
         "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
         "dataloader's workers are out of shared memory.",
@@ -113,7 +113,7 @@ def test_full_disk_is_not_taken_for_shared_memory():
 
 def test_killed_for_memory_says_how_much_there_is(monkeypatch):
     machine = dataclasses.replace(this_machine(), memory_bytes=2_000_000_000)
-    monkeypatch.setattr(hints, "this_machine", lambda root: machine)
+    monkeypatch.setattr(hints, "this_machine", lambda: machine)
     for text in [
         "DataLoader worker (pid 7) is killed by signal: Killed. ",
         "DataLoader worker (pid(s) 7) exited unexpectedly",
@@ -142,7 +142,7 @@ def test_what_python_says_of_a_cells_data_set_is_known():
 
 def test_exit_without_fork_may_be_a_cells_data_set(monkeypatch):
     machine = dataclasses.replace(this_machine(), start_method="spawn")
-    monkeypatch.setattr(hints, "this_machine", lambda root: machine)
+    monkeypatch.setattr(hints, "this_machine", lambda: machine)
     error = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
     assert "%%writefile" in find_hint(error)
 

@@ -86,7 +86,7 @@ def test_round_trip_is_equal(tmp_path):
     again = kit.load(saved(tmp_path, *trials))
     assert again == trials
     assert [t.machine for t in again] == [t.machine for t in trials]
-    assert [t.machine.why("cores") for t in again] == ["made up"] * 3
+    assert [t.machine.reasons["cores"] for t in again] == ["made up"] * 3
 
 
 def test_derived_numbers_survive(tmp_path):
