@@ -14,7 +14,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -98,8 +98,7 @@ def tune_loader(
     name = getattr(make_loader, "__name__", "make_loader")
     with _told(name), Progress(f"tuning {name}") as progress, take_turn(progress):
         counts = _check_counts(num_workers)
-        request = Request(seconds=seconds or 0, is_kept=False)
-        request.check()
+        Request(seconds=seconds or 0).check()
         loop = partial(_make_loop, name, step or make_loader)
         read = loop(make_loader, None, 0)
         items, load, busy = _time(read, progress, _SHARE_OF_A_PART * seconds)
@@ -113,7 +112,7 @@ def tune_loader(
         # Of equal ones, the fewest come first.
         best = sorted(counts, key=lambda count: -predicted[count])[:_CHALLENGERS]
         variants = [loop(make_loader, step, count) for count in (0, *sorted(best))]
-        request = replace(request, seconds=_SHARE_OF_PAIRS * seconds)
+        request = Request(seconds=_SHARE_OF_PAIRS * seconds, is_kept=False)
         made = compare_watched(variants, progress, request)
     return LoaderTuning(made.trials, made.labels, predicted=predicted)
 
@@ -169,9 +168,7 @@ def _make_loop(name: str, written: Any, make: Any, step: Any, count: int) -> Var
     return make_variant(experiment, {"num_workers": count}, label=label)
 
 
-def _time(
-    variant: Variant, progress: Progress, seconds: float
-) -> tuple[float, float, float]:
+def _time(variant: Variant, progress: Progress, seconds: float) -> tuple[float, ...]:
     """Time one life; return items, seconds and processor seconds per step."""
     with contextlib.closing(variant), variant.lead(0, progress) as life:
         life.open()
@@ -204,8 +201,6 @@ _SECOND, _LONGER, _LARGER = 4, 4, 16
 #: what is free. The largest size is reckoned for the second. Sizes closer than the
 #: third tell nothing new.
 _SHARE, _REACH, _APART = 0.9, 0.98, 1.15
-#: Between two sizes so many times apart, the fastest may hide.
-_GAP = 1.5
 #: Memory is told by so many bytes, or by this share of it, at best: an allocator keeps
 #: what was freed, and hands it out again in pieces.
 _NOISE_BYTES, _NOISE_SHARE = 4e6, 0.1
@@ -240,12 +235,7 @@ class BatchSizeTuning:
         As far as intervals tell; where they are wide, within 5 %.
         """
         best = max(self.trials.values(), key=lambda trial: trial.items_per_second)
-        ratios = {size: _compare(trial, best) for size, trial in self.trials.items()}
-        return next(
-            size
-            for size, (value, low, high) in ratios.items()
-            if value >= _ENOUGH and judge_ratio(low, high) != "slower"
-        )
+        return next(n for n, trial in self.trials.items() if _is_as_fast(trial, best))
 
     @property
     def largest(self) -> int:
@@ -274,8 +264,7 @@ class BatchSizeTuning:
         bends upward only: what lies between two sizes lies below their line.
         """
         peaks = {size: _read_peak(trial) for size, trial in self.trials.items()}
-        for size, peak in [*self.too_large.items()][-1:]:
-            peaks[size] = peak
+        peaks |= dict([*self.too_large.items()][-1:])  # each is smaller than the last
         (before, start), (top, peak) = [(0, 0.0), *peaks.items()][-2:]
         noise = max(_NOISE_BYTES, _NOISE_SHARE * peak)
         risen = peak - start
@@ -289,21 +278,13 @@ class BatchSizeTuning:
         if not self.trials:
             return 1 if min(self.too_large) > 1 else None
         top, last = [*self.trials.items()][-1]
-        best = max(self.trials, key=lambda n: self.trials[n].items_per_second)
-        fastest = self.trials[best].items_per_second
-        if fastest > SAME * last.items_per_second:  # a faster one may be beside it
-            sizes = [n for n in self.trials if n <= best][-2:]
-            sizes += [n for n in self.trials if n > best][:1]
-            a, b = max(itertools.pairwise(sizes), key=lambda pair: pair[1] / pair[0])
-            return int(math.sqrt(a * b)) if b > _GAP * a else None
         peak, longer = _read_peak(last), _SECOND * top
         if self.time is not None:
-            longer = min(
-                self.time.find_size(_LONGER * last.step_seconds), _LARGER * top
-            )
+            longer = self.time.find_size(_LONGER * last.step_seconds)
         goal = max(_SHARE * self.budget_bytes, (peak + self.budget_bytes) / 2)
         above = min(self.too_large, default=math.inf)
-        sizes = [self.most, longer, self._find_size(goal), math.sqrt(top * above)]
+        sizes = [self.most, longer, _LARGER * top, self._find_size(goal)]
+        sizes.append(math.sqrt(top * above))
         if not clock.find_initialised():
             # Only the machine's memory ends without a word. Memory grows at most in
             # proportion, so a trial takes no more than there is.
@@ -326,9 +307,8 @@ class BatchSizeTuning:
         """Return a row per trial: size, items per second, interval, peak memory."""
         rows = []
         for size, trial in self.trials.items():
-            rate, low, high = map(
-                format_number, (trial.items_per_second, *trial.interval)
-            )
+            numbers = trial.items_per_second, *trial.interval
+            rate, low, high = map(format_number, numbers)
             taken = format_bytes(_read_peak(trial))
             rows.append((f"{size:,}", rate, f"[{low}, {high}]", taken))
         for size, peak in self.too_large.items():
@@ -375,16 +355,15 @@ def find_batch_size(
     with named("find_batch_size()"):
         resolved = resolve(experiment)
         _check_amounts(memory=memory, most=most, seconds=seconds)
-        found = BatchSizeTuning(
-            resolved.name, knob, memory or math.inf, most or math.inf
-        )
+        budget, samples = memory or math.inf, most or math.inf
+        found = BatchSizeTuning(resolved.name, knob, budget, samples)
         title = f"finding {knob} of {resolved.name}"
         size: int | None = min(_SMALLEST, most or _SMALLEST)
         with Progress(title) as progress, take_turn(progress):
             for number in range(_MOST_TRIALS):
                 progress.begin(number, _MOST_TRIALS)
                 variant = Variant(resolved, resolved.bind({**knobs, knob: size}))
-                _try(found, size, variant, progress, seconds / _MOST_TRIALS)
+                _try(found, variant, progress, seconds / _MOST_TRIALS)
                 if memory is None and number == 0:  # now its devices are in use
                     found.budget_bytes = _SHARE * available_bytes()
                 if (size := found.choose_next()) is None:
@@ -410,16 +389,13 @@ def _check_amounts(**amounts: float | None) -> None:
 
 
 def _try(
-    found: BatchSizeTuning,
-    size: int,
-    variant: Variant,
-    progress: Progress,
-    seconds: float,
+    found: BatchSizeTuning, variant: Variant, progress: Progress, seconds: float
 ) -> None:
     """Try a size: memory first, and where that is within the budget, time.
 
     Running out of memory is an answer, too.
     """
+    size = int(str(variant.knobs[found.knob]))
     try:
         with contextlib.closing(variant):
             if not found.trials and not found.too_large:
@@ -448,7 +424,7 @@ def _try(
     else:
         trial = make_trial(variant, whole_runs=False)
         if trial.blocks:
-            found.trials = dict(sorted({**found.trials, size: trial}.items()))
+            found.trials[size] = trial
         else:
             found.too_large[size] = _read_peak(trial)
 
@@ -468,6 +444,11 @@ def _check_items(found: BatchSizeTuning, size: int, items: float) -> None:
 
 def _read_peak(trial: Trial) -> float:
     return max(float(trial.peak_memory_bytes or 0), 1.0)
+
+
+def _is_as_fast(one: Trial, other: Trial) -> bool:
+    value, low, high = _compare(one, other)
+    return value >= _ENOUGH and judge_ratio(low, high) != "slower"
 
 
 def _compare(one: Trial, other: Trial) -> Estimate:

@@ -59,7 +59,7 @@ def search(bytes_at, seconds_at, *, most=math.inf, runs_out_at=math.inf, uneven=
             life = Life(0, setup_seconds=0.1, memory_bytes=int(peak), blocks=blocks)
             knobs = {"batch_size": size}
             trial = dataclasses.replace(TEMPLATE, knobs=knobs, lives=[life])
-            found.trials = dict(sorted({**found.trials, size: trial}.items()))
+            found.trials[size] = trial
         size = found.choose_next()
     return found
 
