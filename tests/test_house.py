@@ -424,7 +424,7 @@ def test_public_functions_are_annotated():
 
 # Their examples measure for long, or start ranks.
 LONG = ["diagnosis/diagnosing.py", "ranks/ranks.py"]
-LONG += ["tuning/batch/finder.py"]
+LONG += ["tuning.py"]
 EXAMPLES = [
     pytest.param(path, marks=[pytest.mark.nightly] * (name_of(path) in LONG))
     for path in FILES
