@@ -26,7 +26,7 @@ from kit.comparison import Comparison
 from kit.experiment import ExperimentError, named, smoke
 from kit.figures import format_bytes, format_number, format_value
 from kit.measurement import compare_watched, measure_watched
-from kit.plot import Quantity, make_points, plot_points
+from kit.plot import Point, Quantity, plot_points, predict
 from kit.progress import Progress
 from kit.ratio import MEMORY, SPEED, quantity_of, unit_of
 from kit.recording import find_recorded
@@ -82,7 +82,7 @@ class Panel:
         self._of, made = request.of, self._variants
         told = [{choices.EXPERIMENT: v.experiment.name, **v.knobs} for v in made]
         labels, unknown = [v.label for v in made], [_UNKNOWN] * len(made)
-        self._points = make_points(labels, told, unknown, model, self._x)
+        self._points = list(map(Point, labels, told, unknown, predict(model, told)))
         self._recorded = find_recorded(self._variants)
         self.title = " · ".join({chosen.title: 0 for chosen in found}).rstrip(".")
         self.progress: Progress | None = None
