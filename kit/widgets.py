@@ -55,13 +55,13 @@ class View:
             **acts,
         }
         self._buttons = {name: _make_button(name, act) for name, act in acts.items()}
-        self._bar = widgets.FloatProgress(
-            max=1, layout={"width": "99%", "height": "6px"}
-        )
+        thin = {"width": "99%", "height": "6px"}
+        self._bar = widgets.FloatProgress(max=1, layout=thin)
         self._picture, self._words, self._status = (widgets.HTML() for _ in range(3))
-        named = {"picture": self._picture, "words": self._words, "progress": self._bar}
-        named |= {f"knob-{knob}": control for knob, control in knobs.items()}
-        for name, widget in {**named, "status": self._status, **self._buttons}.items():
+        parts = {"picture": self._picture, "words": self._words, "progress": self._bar}
+        parts |= {"status": self._status, **self._buttons}
+        parts |= {f"knob-{knob}": control for knob, control in knobs.items()}
+        for name, widget in parts.items():
             widget.add_class(f"kit-{name}")
         left: list[Any] = []
         for knob, control in knobs.items():
@@ -70,15 +70,13 @@ class View:
         left.append(widgets.GridBox([*self._buttons.values()], layout=grid))
         aside = {"flex": "0 0 236px", "width": "236px", "grid_gap": "6px"}
         beside = {"flex": "1 1 300px", "min_width": "0", "min_height": "300px"}
-        upper = [
-            widgets.VBox(left, layout=aside),
-            widgets.VBox([self._picture], layout=beside),
-        ]
         wrap = {"flex_flow": "row wrap", "grid_gap": "8px 20px"}
+        columns = [widgets.VBox(left, layout=aside)]
+        columns.append(widgets.VBox([self._picture], layout=beside))
         self._kept = f"kit-kept-{id(self)}"
         style = f"<style>{_STYLE}.{self._kept} {{display: none}}</style>"
-        heading = widgets.HTML(f"{style}<b>{html.escape(title)}</b>")
-        rows = [heading, widgets.HBox(upper, layout=wrap), self._bar, self._status]
+        rows = [widgets.HTML(f"{style}<b>{html.escape(title)}</b>")]
+        rows += [widgets.HBox(columns, layout=wrap), self._bar, self._status]
         self._root = widgets.VBox([*rows, self._words], layout={"grid_gap": "10px"})
         self._root.add_class("kit-panel")
         self._root._view_count = 0  # from now on the front end counts
