@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 
 from kit import figures
 from kit.plot import Point, plot_points, predict
-from kit.ratio import (
-    QUANTITIES,
-    SPEED,
-    Ratio,
-    compare_trials,
-    quantity_of,
-    unit_of,
-)
+from kit.ratio import QUANTITIES, SPEED, Ratio, compare_trials, quantity_of, unit_of
 from kit.stats import SAME
 from kit.trial import Trial
 
