@@ -49,7 +49,7 @@ def plot_points(
     if x is not None:
         lines, logx = (
             _make_lines(points, x),
-            figures.is_wide([p.knobs[x] for p in points]),
+            figures.is_wide([p.knobs[x] for p in points if p.knobs[x] > 0]),
         )
         look = {"title": title, "xlabel": x, "ylabel": unit, "width": width}
         return figures.draw_lines(lines, logx=logx, **look)
@@ -110,20 +110,14 @@ def predict(
     """Call a cost model for each point, with those knobs that it has names for.
 
     Without a model the predictions are nan, and so is one that the model cannot look up
-    (a LookupError), if it can another. Raises ExperimentError for what is no function,
-    and where it fails.
+    (a LookupError), if it can another. Raises ExperimentError where it fails.
     """
     if model is None:
         return [math.nan] * len(points)
-    if not callable(model):
-        raise ExperimentError(
-            f"model={figures.format_value(model)} is no function.\n"
-            "Pass one that maps the choices to a predicted quantity, as in "
-            "model=lambda batch_size: 1000 / batch_size, or leave it out."
-        )
-    names, found = inspect.signature(model).parameters, []
+    found: list[float] = []
     for point in points:
         try:
+            names = inspect.signature(model).parameters
             found.append(float(model(**{k: v for k, v in point.items() if k in names})))
         except Exception as error:
             found.append(math.nan)
@@ -131,7 +125,8 @@ def predict(
             if not isinstance(error, LookupError) or is_lost:
                 raise ExperimentError(
                     f"{describe('model', point)} failed: {type(error).__name__}: "
-                    f"{error}\nLet it return a number for every choice, or nan where "
-                    "it knows none; its parameters are named as the knobs."
+                    f"{error}\nPass a function of choices, named as they are, such as "
+                    "model=lambda batch_size: 1000 / batch_size; it returns a number, "
+                    "or nan where it knows none."
                 ) from error
     return found

@@ -77,12 +77,14 @@ class Trial:
     def metrics(self) -> dict[str, list[float]]:
         """Each metric as one float per timed step, nan where it was not given."""
         names = dict.fromkeys(name for life in self.lives for name in life.metrics)
-        joined: dict[str, list[float]] = {name: [] for name in names}
-        for life in self.lives:
-            missing = [math.nan] * sum(block.steps for block in life.blocks)
-            for name, column in joined.items():
-                column += life.metrics.get(name, missing)
-        return joined
+        return {
+            name: [
+                value
+                for life in self.lives
+                for value in life.metrics.get(name, [math.nan] * _steps(life.blocks))
+            ]
+            for name in names
+        }
 
     def last_values(self, metric: str) -> list[float]:
         """Return a metric's last value in each life (each run, for whole runs)."""
@@ -152,17 +154,14 @@ class Trial:
     @property
     def has_rare_slow_steps(self) -> bool:
         """Whether the mean time per item is over 2 % above the median block's."""
-        return not self.whole_runs and stats.has_rare_slow_steps(
-            self.block_items, self.block_seconds
-        )
+        items, seconds = self.block_items, self.block_seconds
+        return not self.whole_runs and stats.has_rare_slow_steps(items, seconds)
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the report as (name, value, remark)."""
         write, starts = figures.format_seconds, len(self.lives)
         kind = "runs" if self.whole_runs else "blocks"
-        counted = (
-            f"{sum(b.steps for b in self.blocks):,} steps in {len(self.blocks)} {kind}"
-        )
+        counted = f"{_steps(self.blocks):,} steps in {len(self.blocks)} {kind}"
         rows = [
             ("items per second", f"{self.items_per_second:,.4g}", self._span()),
             ("time per step", write(self.step_seconds), counted),
@@ -212,18 +211,16 @@ class Trial:
     def _repr_html_(self) -> str:
         when = self.started[:16].replace("T", " ")
         footer = f"{self.title} · measured on {self.machine.name}, {when}"
-        note = " ".join(self.remarks())
-        return figures.html_card(self.heading(), self.rows(), note=note, footer=footer)
+        said = {"note": " ".join(self.remarks()), "footer": footer}
+        return figures.html_card(self.heading(), self.rows(), **said)
 
 
 def make_trial(variant: Variant, *, whole_runs: bool) -> Trial:
     """Make a Trial of a variant's lives so far."""
-    notes = list(variant.notes)
-    if variant.shared.names:
-        names = ", ".join(variant.shared.names)
+    notes, names = list(variant.notes), ", ".join(variant.shared.names)
+    if names:
         notes.append(f"Shared and put back at each start: {names}.")
-    if variant.ended_children:
-        children = ", ".join(variant.ended_children)
+    if children := ", ".join(variant.ended_children):
         notes.append(f"Processes still alive after the end were ended: {children}.")
     outcome, settled = variant.outcome, [life.settled for life in variant.lives]
     if outcome == "complete" and 2 * sum(settled) < len(settled):
@@ -243,9 +240,11 @@ def make_trial(variant: Variant, *, whole_runs: bool) -> Trial:
     )
 
 
+def _steps(blocks: list[Block]) -> int:
+    return sum(block.steps for block in blocks)
+
+
 def rate(life: Life, what: str = "items") -> float:
     """Return the items (or steps) per second of a life, all of its blocks together."""
-    seconds = math.fsum(block.seconds for block in life.blocks)
-    return math.fsum(getattr(block, what) for block in life.blocks) / (
-        seconds or math.nan
-    )
+    seconds = math.fsum(block.seconds for block in life.blocks) or math.nan
+    return math.fsum(getattr(block, what) for block in life.blocks) / seconds

@@ -346,22 +346,17 @@ CHOICES = {
 
 @pytest.mark.parametrize("logx", [False, True])
 @pytest.mark.parametrize("xs", CHOICES.values(), ids=CHOICES)
-def test_every_choice_has_its_tick_and_there_are_no_others(xs, logx):
-    logx = logx and xs[0] > 0
+def test_every_choice_has_its_tick_where_there_is_room(xs, logx):
     labels = {"title": "t", "xlabel": "x", "ylabel": "y", "logx": logx}
     series = {"a": (xs, [5] * len(xs), None, None, "measured")}
     figure = figures.draw_lines(series, **labels)
-    axis = axes_of(figure).xaxis
-    assert axis.get_majorticklocs().tolist() == xs
-    assert axis.get_minorticklocs().size == 0
     assert_that_texts_have_room(figure)
-    shown = [t.get_text().strip() for t in axes_of(figure).get_xticklabels()]
-    assert len(shown) == len(xs)
-    full = [f"{x:,}" for x in xs]
+    axis = axes_of(figure).xaxis
+    assert axis.get_minorticklocs().size == 0
     if logx or xs == CHOICES["few"]:
-        hidden = [x for x, text in zip(full, shown, strict=True) if text != x]
-        assert hidden == (["16"] if xs == CHOICES["many"] else []), "there is room"
-    assert {*shown} <= {"", *full}
+        assert axis.get_majorticklocs().tolist() == xs
+        shown = [t.get_text() for t in axes_of(figure).get_xticklabels()]
+        assert shown == [f"{x:,}" for x in xs]
 
 
 def test_a_gap_is_a_gap_and_a_line_without_values_keeps_its_name():
@@ -375,11 +370,10 @@ def test_a_gap_is_a_gap_and_a_line_without_values_keeps_its_name():
     assert "lost: 1: unknown" in figure.alt
 
 
-@pytest.mark.parametrize(("style", "x"), [("guessed", 1), ("measured", 0)])
-def test_a_wrong_style_and_an_x_without_logarithm_name_the_series(style, x):
-    series = {"mine": ([x], [1], None, None, style)}
+def test_a_wrong_kind_names_the_series():
+    series = {"mine": ([1], [1], None, None, "guessed")}
     with pytest.raises(ValueError, match="mine"):
-        figures.draw_lines(series, title="t", xlabel="x", ylabel="y", logx=True)
+        figures.draw_lines(series, title="t", xlabel="x", ylabel="y")
 
 
 def test_of_many_points_the_alt_text_tells_those_that_matter():

@@ -124,10 +124,10 @@ def test_labels_stand_inside_where_there_is_room_and_below_elsewhere():
     axes = draw_step(LOOP | {"sync": 0.003, "copies": 0}).axes[0]
     assert [text for text in texts_of(axes) if text] == [
         "waiting for data\n61 % · 61.0 ms",
-        "forward\n14 %\n14.0 ms",
         "backward\n19 % · 19.0 ms",
     ]
     assert keys_of(axes.get_legend()) == [
+        "forward  14 % · 14.0 ms",
         "optimizer  4.5 % · 4.50 ms",
         "waiting for the device  0.3 % · 300 µs",
         "code outside PyTorch  1.5 % · 1.50 ms",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kit.figures import style
@@ -120,8 +120,8 @@ def draw_lines(
     A series is (xs, ys, lows or None, highs or None, kind): "measured" has markers and
     95 % intervals, "predicted" is dashed, "recorded" has hollow markers. "predicted,
     workers=2" has the colour of "workers=2". The vertical axis begins at zero, or is
-    logarithmic where values span more than ten; `width` is in inches. Raises ValueError
-    for another kind, and for x ≤ 0 if `logx`.
+    logarithmic where values span more than ten; so is the horizontal one if `logx`, but
+    for a zero. `width` is in inches. Raises ValueError for another kind.
 
     >>> series = {"here": ([1, 2], [5, 9], None, None, "measured")}
     >>> figure = draw_lines(series, title="It grows", xlabel="workers", ylabel="1/s")
@@ -131,11 +131,8 @@ def draw_lines(
     lines = {name: _join(*columns) for name, (*columns, _) in series.items()}
     rows = list(itertools.chain(*lines.values()))
     looks = _choose_looks(series)
-    xs = sorted({x for x, *_ in rows})
-    if logx and xs[0] <= 0:
-        raise ValueError(f"draw_lines: logx=True cannot show x ≤ 0 of {list(lines)}")
     axes = style.make_card(title, 3.7, width).add_subplot()
-    axes.set_xscale("log" if logx and len(xs) > 1 else "linear")
+    _set_width(axes, sorted({x for x, *_ in rows}), logx)
     _set_height(axes, rows)
     ends = {}
     for name, own in lines.items():
@@ -149,8 +146,6 @@ def draw_lines(
             _draw_interval(axes, "y", row, looks[name]["color"])
         ends[name] = (known[-1] if known else None, looks[name]["color"])
     _label_axes(axes, xlabel, ylabel)
-    if len(xs) <= 12:
-        _mark_choices(axes, xs, 0.55 * width)
     _label_ends(axes, ends, max(1.5, width / 4.5))
     told = [f"{name}: {_tell_line(own)}" for name, own in lines.items()]
     return describe(axes.figure, f"{ylabel} over {xlabel}", title, *told)
@@ -229,7 +224,7 @@ def draw_stack(
     return describe(figure, f"{ylabel} over {xlabel}", title, *said)
 
 
-def tell_rows(rows: Sequence[Row], write: style.Write = format_number) -> str:
+def tell_rows(rows: Sequence[Row], write: Callable[[Any], str] = format_number) -> str:
     """Return labels, values and intervals as words for an alt text."""
     words = []
     for label, value, low, high in rows:
@@ -283,6 +278,16 @@ def _choose_looks(series: Mapping[str, Series]) -> dict[str, dict[str, Any]]:
     return looks
 
 
+def _set_width(axes: Axes, xs: Sequence[float], logx: bool) -> None:
+    """Scale the horizontal axis; put a tick at each of a few x that have room."""
+    positive = [x for x in xs if x > 0]
+    if logx and len(positive) > 1:
+        zero = {"linthresh": positive[0], "linscale": 0.5} if xs[0] <= 0 else {}
+        axes.set_xscale("symlog" if zero else "log", **zero)
+    if len(xs) <= 12 and (logx or not style.is_wide(positive)):
+        axes.set_xticks(xs)
+
+
 def _set_height(axes: Axes, rows: Sequence[Row]) -> None:
     """Let the vertical axis begin at zero, or make it logarithmic."""
     from matplotlib.ticker import LogLocator
@@ -320,22 +325,6 @@ def _label_axes(axes: Axes, xlabel: str, ylabel: str = "") -> None:
     axes.minorticks_off()
 
 
-def _place(axes: Axes, x: float, y: float) -> tuple[float, float]:
-    """Return where a point is, as fractions of the axes."""
-    axes.get_xlim()  # settles the limits
-    return (axes.transScale + axes.transLimits).transform((x, y))
-
-
-def _mark_choices(axes: Axes, xs: Sequence[float], inches: float) -> None:
-    """Put a tick at each of a few x, and a label where there is room for one."""
-    labels, free = [], -math.inf
-    for x in xs:
-        middle, half = _place(axes, x, 1)[0] * inches, style.measure(write_tick(x)) / 2
-        labels.append(write_tick(x) if free <= middle - half else "")
-        free = middle + half + 0.06 if labels[-1] else free
-    axes.set_xticks(xs, labels)
-
-
 def _label_ends(axes: Axes, ends: Mapping[str, tuple[Any, str]], inches: float) -> None:
     """Write names at the right, as near to their (x, y) as they have room."""
     import numpy as np
@@ -343,7 +332,7 @@ def _label_ends(axes: Axes, ends: Mapping[str, tuple[Any, str]], inches: float) 
     names = [style.wrap(name, inches) for name in ends]
     corner = axes.get_xlim()[1], axes.get_ylim()[0]
     places = [point or corner for point, _ in ends.values()]
-    heights = np.array([_place(axes, *place)[1] for place in places])
+    heights = (axes.transScale + axes.transLimits).transform(places)[:, 1]
     lines = 1 + max((name.count("\n") for name in names), default=0)
     order, room = heights.argsort(kind="stable"), 0.068 * lines * np.arange(len(names))
     # Each is as far above the last as it must be, and none is above the picture.

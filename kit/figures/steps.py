@@ -47,15 +47,9 @@ def draw_step(
     for phase, share in there.items():
         time, words = format_seconds(share * step_seconds), format_share(share)
         told.append(f"{PHASES[phase]}: {words}, {time}")
-        wide = f"{PHASES[phase]}\n{words} · {time}"
-        fits = [
-            text
-            for text in (wide, wide.replace(" · ", "\n"), "")
-            if not text or style.measure(text) + 0.1 < share * across
-        ]
-        inside[phase] = fits[0]
-        if not inside[phase]:
-            beside[phase] = f"{PHASES[phase]}  {words} · {time}"
+        inside[phase] = f"{PHASES[phase]}\n{words} · {time}"
+        if style.measure(inside[phase]) + 0.1 > share * across:
+            inside[phase], beside[phase] = "", inside[phase].replace("\n", "  ")
     said = ["; ".join(told)]
     heights = [_BAR + 0.25 * -(-len(beside) // 2) + 0.3 * (overhead is not None)]
     heights += [0.46 * len(savings) + 0.8] * bool(savings)
