@@ -23,7 +23,7 @@ from kit.comparison import Comparison
 from kit.figures import format_value
 from kit.life import Block, Life
 from kit.machine import Machine, this_machine
-from kit.trial import JOURNAL, Trial
+from kit.trial import Trial
 from kit.variant import Variant
 
 #: What is written, and the only one that is read.
@@ -137,29 +137,6 @@ def replace_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-def write_journal(path: str | os.PathLike[str]) -> None:
-    """Write all that was measured and claimed in this process to a JSON file.
-
-    What was stopped is left out: readers would take it for the whole measurement.
-    """
-    entries: list[Any] = [entry for entry in JOURNAL if _is_whole(entry)]
-    trials = [entry for entry in entries if isinstance(entry, Trial)]
-    comparisons = [entry for entry in entries if isinstance(entry, Comparison)]
-    claims = [
-        {**claim.to_dict(), "comparison": number, "label": label}
-        for claim in entries
-        for number, comparison in enumerate(comparisons)
-        for label, ratio in comparison.ratios.items()
-        if hasattr(claim, "to_dict") and claim.ratio is ratio
-    ]
-    write(Recording(trials, comparisons, claims), path)
-
-
-def _is_whole(entry: object) -> bool:
-    trials = getattr(entry, "trials", [entry])
-    return all(getattr(trial, "outcome", "") != "stopped" for trial in trials)
 
 
 # Reading
