@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kit import figures
@@ -34,9 +36,8 @@ def hold_together(challengers: int, confidence: float = 0.95) -> float:
 class Comparison:
     """Trials that were measured by turns, the baseline first, and their ratios.
 
-    `ratios` maps each challenger's label to its Ratio; it is computed from the raw
-    blocks of the trials, here and whenever a recording is read. `title` is what stands
-    above reports and pictures, by default the finding.
+    Ratios are computed from the raw blocks of the trials, whenever a recording is read,
+    too. `title` is what stands above reports and pictures, by default the finding.
     """
 
     trials: list[Trial]
@@ -44,17 +45,17 @@ class Comparison:
     of: str = SPEED
     within: float | None = None
     title: str | None = None
-    ratios: dict[str, Ratio] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def ratios(self) -> dict[str, Ratio]:
+        """The ratio of each challenger by its label."""
         each = hold_together(len(self.trials) - 1)
-        ratios = {
-            label: compare_trials(
-                self.baseline, trial, self.of, self.within, confidence=each
-            )
-            for label, trial in zip(self.labels[1:], self.trials[1:], strict=True)
+        how = {"of": self.of, "within": self.within, "confidence": each}
+        pairs = zip(self.labels, self.trials, strict=True)
+        return {
+            label: compare_trials(self.baseline, trial, **how)
+            for label, trial in itertools.islice(pairs, 1, None)
         }
-        object.__setattr__(self, "ratios", ratios)
 
     @property
     def baseline(self) -> Trial:
@@ -257,13 +258,8 @@ class Comparison:
     def _repr_html_(self) -> str:
         headline, sentence = self.headline(), self.sentence()
         more = "" if sentence == headline else sentence.removeprefix(headline).strip()
-        return figures.html_table(
-            self._headers(),
-            self.rows(),
-            title=headline,
-            lead=more,
-            details=self.remarks(),
-        )
+        said = {"title": headline, "lead": more, "details": self.remarks()}
+        return figures.html_table(self._headers(), self.rows(), **said)
 
 
 def join_labels(labels: Sequence[str]) -> str:
@@ -285,10 +281,9 @@ def summarise(ratios: Sequence[Ratio]) -> Ratio:
     >>> print(summarise([Ratio(1.7, 1.6, 1.9, "faster"), Ratio(1.9, 1.8, 2, "faster")]))
     1.8 × [1.6, 2]
     """
-    middle = math.fsum(ratio.middle for ratio in ratios) / len(ratios)
-    value = math.exp(middle) if ratios[0].unit == "×" else middle
+    first, middle = ratios[0], math.fsum(r.middle for r in ratios) / len(ratios)
+    value = math.exp(middle) if first.unit == "×" else middle
     low, high = min(r.low for r in ratios), max(r.high for r in ratios)
-    first = ratios[0]
     return Ratio(float(f"{value:.2g}"), low, high, first.verdict, unit=first.unit)
 
 

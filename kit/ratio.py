@@ -24,6 +24,11 @@ _LEAST_PAIRS = 5
 #: of the time that a quota stopped us and blocks too short to tell whom.
 _BUSY, _SEVERAL, _WAITING, _STOLEN = 0.1, 1.2, 0.05, 0.02
 _THROTTLED, _SHORT_BLOCK_SECONDS = 0.05, 0.2
+#: What was so interrupted says nothing.
+_BROKEN = {
+    "disturbed": "other cells ran meanwhile; run it again alone",
+    "stopped": "it was stopped before the end; run it again",
+}
 #: How much the ratio in first, longer lives may differ from that in later ones.
 _CHANGED = 1.2
 
@@ -234,10 +239,10 @@ def _estimate_rates(
         for group in groups
     ]
     total = [statistics.fmean(logs[turn][1] for turn in group) for group in groups]
-    by_block = stats.student_interval(typical, confidence)
-    by_total = stats.student_interval(total, confidence)
     gaps = [t - m for t, m in zip(total, typical, strict=True)]
-    gap = stats.student_interval(gaps, confidence)
+    by_block, by_total, gap = (
+        stats.student_interval(each, confidence) for each in (typical, total, gaps)
+    )
     if not abs(gap.value) > math.log(stats.SAME):
         return by_block, by_block, note if logs else ""
     if gap.low > 0 or gap.high < 0:
@@ -256,16 +261,17 @@ def _read_turns(
 
     A life that was led alone has no neighbour: there it is the ratio of totals.
     """
-    partners, found = {life.turn: life for life in baseline.lives}, {}
+    partners, found = {life.turn: life for life in baseline.lives if life.blocks}, {}
     for b in variant.lives:
-        a = partners.get(b.turn)
-        if b.turn != COLD and a is not None and a.blocks and b.blocks:
-            total = math.log(rate(b) / rate(a))
-            near = [
-                math.log(second.items / second.seconds * first.seconds / first.items)
-                for first, second in zip(a.blocks, b.blocks, strict=False)
-            ]
-            found[b.turn] = near if b.beside else [total], total
+        if b.turn == COLD or not b.blocks or b.turn not in partners:
+            continue
+        a = partners[b.turn]
+        total = math.log(rate(b) / rate(a))
+        near = [
+            math.log(second.items / second.seconds * first.seconds / first.items)
+            for first, second in zip(a.blocks, b.blocks, strict=False)
+        ]
+        found[b.turn] = near if b.beside else [total], total
     return found
 
 
@@ -274,33 +280,27 @@ def _read_turns(
 
 def find_doubt(trial: Trial, of: str) -> str:
     """Return why no verdict may rest on this trial, or nothing."""
-    if trial.outcome == "disturbed":
-        return "other cells ran meanwhile; run it again alone"
-    if trial.outcome == "stopped":
-        return "it was stopped before the end; run it again"
+    if trial.outcome in _BROKEN:
+        return _BROKEN[trial.outcome]
     if of != SPEED or trial.whole_runs:
         return ""
     if trial.outcome == "not settled":
-        return (
-            f"{trial.heading()} never settled: its speed still changed when warm-up "
-            "ended; measure longer"
-        )
+        return f"{trial.heading()} never settled, its speed changed; measure longer"
     seen = defaultdict(float, {"cores_per_thread": 1.0} | trial.conditions)
     several = seen["cores_per_thread"] > _SEVERAL
     if several and seen["others_cores"] > _BUSY and seen["waiting"] > _WAITING:
-        on_ranks = any(block.rank_seconds for block in trial.blocks)
-        return (
-            f"other programs used {seen['others_cores']:.1f} cores while several "
-            f"{'ranks' if on_ranks else 'threads'} were measured, which wait for each "
-            f"other; close them{', or set torch.set_num_threads(1)' * (not on_ranks)}"
+        who = (
+            "ranks" if any(block.rank_seconds for block in trial.blocks) else "threads"
         )
+        advice = ", or set torch.set_num_threads(1)" * (who == "threads")
+        busy = f"other programs used {seen['others_cores']:.1f} cores"
+        return f"{busy} while several {who} were measured; close them{advice}"
     walls = [b.wall_seconds for x in trial.lives if x.turn != COLD for b in x.blocks]
     short = min(walls, default=math.inf) < _SHORT_BLOCK_SECONDS
     if short and seen["throttled"] > _THROTTLED:
         return (
-            f"a quota stopped this process {seen['throttled']:.0%} of the time, and "
-            "blocks are too short to tell whom it hit; use fewer threads or workers, "
-            "or run it again"
+            f"a quota stopped this process {seen['throttled']:.0%} of the time, in "
+            "blocks too short to tell whom it hit; use fewer threads or workers"
         )
     return ""
 
