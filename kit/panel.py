@@ -70,23 +70,23 @@ class Panel:
         found = choices.resolve_all(experiment)
         self.lists = lists = choices.list_choices(found, places, given)
         self._make = choices.plan_variants(found, places, given)
-        self._variants, self._request = [make() for make in self._make], request
+        self.variants, self._request = [make() for make in self._make], request
         #: Where each variant stands in the lists, and where the controls stand first.
         numbers = itertools.product(*(range(len(values)) for values in lists.values()))
         self._at = [dict(zip(lists, at, strict=True)) for at in numbers]
         defaults = found[0].defaults
-        self._start = {k: find(v, defaults.get(k)) or 0 for k, v in lists.items()}
-        self._names = {k: choices.name_choices(v, _write) for k, v in lists.items()}
+        self.start = {k: find(v, defaults.get(k)) or 0 for k, v in lists.items()}
+        self.names = {k: choices.name_choices(v, _write) for k, v in lists.items()}
         self._x = next((k for k, v in lists.items() if _is_ordered(v)), None)
         told = [
-            {choices.EXPERIMENT: v.experiment.name, **v.knobs} for v in self._variants
+            {choices.EXPERIMENT: v.experiment.name, **v.knobs} for v in self.variants
         ]
-        columns = [v.label for v in self._variants], told, predict(model, told)
+        columns = [v.label for v in self.variants], told, predict(model, told)
         self._points = [
             Point(label, knobs, _UNKNOWN, predicted)
             for label, knobs, predicted in zip(*columns, strict=True)
         ]
-        self._recorded = find_recorded(self._variants)
+        self._recorded = find_recorded(self.variants)
         self.title = " · ".join({chosen.title: 0 for chosen in found}).rstrip(".")
         self.progress: Progress | None = None
         self.view: View | None = None
@@ -112,7 +112,7 @@ class Panel:
                 f"Panel.run: {knob}={format_value(knobs[knob])} cannot be chosen here."
                 f"\nWhat can be chosen: {self.lists}. Name it in explore({knob}=[…])."
             )
-        self._follow(self._at.index({**self._start, **at}), _Run(self))
+        self._follow(self._at.index({**self.start, **at}), _Run(self))
         return self.trials[-1]
 
     def run_all(self) -> Comparison:
@@ -162,7 +162,7 @@ class Panel:
         self.progress = progress
         progress.title = f"comparing {len(self._at)} choices"
         if number is not None:
-            progress.title = f"measuring {self._variants[number].call}"
+            progress.title = f"measuring {self.variants[number].call}"
         self._refresh()
         try:
             with progress:
@@ -210,20 +210,14 @@ class Panel:
 
     def _note(self, number: int | None, value: Quantity, remark: str) -> None:
         at = {} if number is None else self._at[number]
-        names = [v[at[k]] if at else "all" for k, v in self._names.items()]
+        names = [v[at[k]] if at else "all" for k, v in self.names.items()]
         middle, *ends = (format_number(v) if v == v else "–" for v in value)
         span = "" if math.isnan(value[1]) else f"[{', '.join(ends)}]"
         self._rows.append((f"{len(self._rows) + 1}", *names, middle, span, remark))
 
     def _refresh(self) -> None:
         if self.view is not None:
-            several = len(self._at) > 1
-            self.view.enable(self.progress is not None, several)
-            if self.progress is None:
-                seconds = self.seconds_for_all
-                about = f", about {seconds:.0f} s" if seconds else ""
-                ready = f" Run all compares {len(self._at)} choices{about}." * several
-                self.view.show(*self.report(), f"Ready.{ready}")
+            self.view.refresh()
 
     # What came of it
 
@@ -255,7 +249,7 @@ class Panel:
     def draw(self, shown: Mapping[int, Quantity], title: str) -> str:
         """Return lines over ordered numbers, with all that is predicted, or bars."""
         lines = [{**self._at[n], self._x: 0} for n in shown]
-        lines = lines or [{**self._start, self._x: 0}]
+        lines = lines or [{**self.start, self._x: 0}]
         is_predicted = any(point.predicted == point.predicted for point in self._points)
         apart = len({repr(line) for line in lines}) * (1 + is_predicted)
         x = self._x if apart <= _MOST_LINES else None
@@ -277,17 +271,14 @@ class Panel:
         return figures.to_html(figure, figures.show(figure).alt)
 
     def __repr__(self) -> str:
-        names = dict.fromkeys(variant.experiment.name for variant in self._variants)
+        names = dict.fromkeys(variant.experiment.name for variant in self.variants)
         return f"Panel of {', '.join(names)}: {', '.join(self.lists) or 'no choices'}"
 
     def _ipython_display_(self) -> None:
         if os.environ.get("KIT_STATIC") != "1":
             from kit.widgets import View
 
-            acts = {"stop": self.stop, "clear": self.clear}
-            self.view = self.view or View(
-                self.title, self.lists, self._names, self._start, self.begin, acts
-            )
+            self.view = self.view or View(self)
             self.view.display(repr(self))
             self._refresh()
             return
