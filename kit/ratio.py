@@ -29,6 +29,12 @@ _BROKEN = {
     "disturbed": "other cells ran meanwhile; run it again alone",
     "stopped": "it was stopped before the end; run it again",
 }
+#: What made an interval wide, and what helps.
+_CAUSES = (
+    ("others_cores", _BUSY, "other programs used {:.1f} cores: close them"),
+    ("stolen", _STOLEN, "the host gave time to other guests: measure at another time"),
+    ("throttled", _THROTTLED, "a quota stopped this process: use fewer threads"),
+)
 #: How much the ratio in first, longer lives may differ from that in later ones.
 _CHANGED = 1.2
 
@@ -356,12 +362,8 @@ def _read_lives(trial: Trial) -> list[tuple[float, float]]:
 
 def explain_width(trials: Sequence[Trial]) -> str:
     """Return what made an interval wide and what helps, as far as it was seen."""
-    names = ("others_cores", "stolen", "throttled")
-    seen = {n: max(trial.conditions.get(n, 0.0) for trial in trials) for n in names}
-    if seen["others_cores"] > _BUSY:
-        return f"other programs used {seen['others_cores']:.1f} cores: close them"
-    if seen["stolen"] > _STOLEN:
-        return "the host gave time to other guests: measure at another time"
-    if seen["throttled"] > _THROTTLED:
-        return "a quota stopped this process now and then: use fewer threads or workers"
+    for name, limit, said in _CAUSES:
+        seen = max(trial.conditions.get(name, 0.0) for trial in trials)
+        if seen > limit:
+            return said.format(seen)
     return ""

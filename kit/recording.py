@@ -248,21 +248,18 @@ def find_recorded(variants: Sequence[Variant]) -> list[tuple[int, Trial]]:
     recordings, whichever the chapter; of equal knobs, the latest trial. An experiment
     that has changed since has none. Files that cannot be read are left out.
     """
-    here = this_machine().name
-    wanted = [
-        (v.experiment.name, _value(_plain(dict(v.knobs))), _definitions(v.source))
-        for v in variants
-    ]
-    found: dict[tuple[str, int], Trial] = {}
+    here, trials = this_machine().name, []
     for path in _newest(_nearest_folder(), "*"):
         with contextlib.suppress(RecordingError):
-            for trial, (n, (name, knobs, definitions)) in itertools.product(
-                load(path), enumerate(wanted)
-            ):
-                same = trial.experiment == name and knobs.items() <= trial.knobs.items()
-                if same and is_current(trial.source, definitions):
-                    found[trial.machine.name, n] = trial
-    return [(n, trial) for (machine, n), trial in found.items() if machine != here]
+            trials += [trial for trial in load(path) if trial.machine.name != here]
+    found: dict[tuple[str, int], Trial] = {}
+    for trial, (n, variant) in itertools.product(trials, enumerate(variants)):
+        if trial.experiment == variant.experiment.name:
+            knobs = _value(_plain(dict(variant.knobs)))
+            same = knobs.items() <= trial.knobs.items()
+            if same and is_current(trial.source, _definitions(variant.source)):
+                found[trial.machine.name, n] = trial
+    return [(n, trial) for (_, n), trial in found.items()]
 
 
 def _nearest_folder() -> Path:

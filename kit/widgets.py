@@ -26,7 +26,7 @@ _STYLE = f"""
 .kit-panel :is(.mod-active, .kit-run, .noUi-handle, .progress-bar) {{ color: {_CARD};
   background: {COLOURS["measured"]} !important; }}
 .kit-panel :is(button, select, .noUi-handle):focus-visible {{ outline-offset: 2px;
-  outline: 2px solid {COLOURS["slow"]} !important; }}
+  outline: 2px solid {COLOURS["predicted"]} !important; }}
 .kit-panel [role=alert], .kit-panel pre {{ white-space: pre-wrap; }}
 """
 

@@ -390,7 +390,7 @@ def test_of_many_points_the_alt_text_tells_those_that_matter():
 
 def test_steps_are_milliseconds_counted_from_one_beside_their_median():
     times = [0.5, *[0.01] * 20, 0.05, *[0.01] * 20, None]
-    figure = figures.draw_steps(times, title="t", xlabel="batch")
+    figure = figures.draw_steps(times, title="t")
     steps, median = axes_of(figure).lines
     assert steps.get_xdata().tolist() == list(range(1, 44))
     assert steps.get_ydata()[:2].tolist() == [500, 10] and math.isnan(
@@ -398,7 +398,7 @@ def test_steps_are_milliseconds_counted_from_one_beside_their_median():
     )
     assert median.get_ydata().tolist() == [10, 10] and median.get_linestyle() == "--"
     assert texts_of(figure) == ["measured", "median 10.0 ms"]
-    assert axes_of(figure).get_xlabel() == "batch"
+    assert axes_of(figure).get_xlabel() == "step"
     assert "logarithmic" in axes_of(figure).get_ylabel()
     assert "median 10.0 ms" in figure.alt and "1: 500; 2: 10.0" in figure.alt
     even = figures.draw_steps([0.01, 0.02, None], title="t")
@@ -415,7 +415,7 @@ def test_no_steps_yet_is_a_card_too(times):
 
 def test_every_colour_that_writes_text_is_readable_on_a_card():
     card = luminance(to_rgb(COLOURS["card"]))
-    roles = ("ink", "muted", "predicted", "recorded", "slow")
+    roles = ("ink", "muted", "predicted", "recorded")
     for colour in [*(c for c, _ in LINES), *(COLOURS[r] for r in roles)]:
         assert (card + 0.05) / (luminance(to_rgb(colour)) + 0.05) >= 4.5, colour
 

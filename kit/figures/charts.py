@@ -152,15 +152,11 @@ def draw_lines(
 
 
 def draw_steps(
-    times_seconds: Numbers,
-    *,
-    title: str,
-    xlabel: str = "step",
-    ylabel: str = "milliseconds per step",
+    times_seconds: Numbers, *, title: str, ylabel: str = "milliseconds per step"
 ) -> Figure:
     """Draw the times of consecutive steps in milliseconds, beside their median.
 
-    Steps count from 1; `xlabel` is the word for what is counted.
+    Steps count from 1.
 
     >>> figure = draw_steps([0.2, 0.01, 0.01], title="The first step is slow")
     >>> figure.axes[0].lines[0].get_ydata().tolist()
@@ -172,7 +168,7 @@ def draw_steps(
     series = {"measured": (steps, ms, None, None, "measured")}
     name = f"median {style.format_seconds(median / 1000)}"
     series[name] = ([1, len(ms)], [median, median], None, None, "predicted")
-    return draw_lines(series, title=title, xlabel=xlabel, ylabel=ylabel)
+    return draw_lines(series, title=title, xlabel="step", ylabel=ylabel)
 
 
 @alone()

@@ -21,7 +21,6 @@ COLOURS = {
     "baseline": "#7A828A",
     "predicted": "#B84700",
     "recorded": "#A5427A",
-    "slow": "#B84700",
     "zone": "#E4E8EC",
     "ink": "#1F2328",
     "muted": "#57606A",
