@@ -25,7 +25,7 @@ FILES = sorted(KIT.rglob("*.py"))
 # What maintains the chapters lies with them. It uses the kit, and the kit not it.
 SCRIPTS = [
     ROOT / "tutorials" / "scripts" / f"{name}.py"
-    for name in ("record", "claims", "cheatsheet", "pages")
+    for name in ("record", "claims", "cheatsheet", "pages", "journal")
 ]
 
 # From the ground up, as the design lists them: imports go down only.
