@@ -13,7 +13,7 @@ import linecache
 import math
 import os
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,26 +79,24 @@ class Experiment:
         or has no value.
         """
         for knob, value in knobs.items():
+            asked = f"{knob}={format_value(value)}"
             if knob in self.fixed:
                 raise ExperimentError(
-                    f"{knob}={format_value(value)} cannot be set, because a partial "
-                    f"has fixed {knob}={format_value(self.fixed[knob])}.\n"
-                    f"Leave {knob} out of the partial to make it a knob of {self.name}."
+                    f"{self.name} cannot take {asked}: a partial has fixed "
+                    f"{knob}={format_value(self.fixed[knob])}.\nLeave it out of there."
                 )
             if knob not in self.defaults and not self.open_ended:
                 known = ", ".join(k for k in self.defaults if k not in self.fixed)
                 raise ExperimentError(
-                    f"{self.name} has no knob {knob!r} (asked for "
-                    f"{knob}={format_value(value)}).\nIts knobs: {known or 'none'}. "
-                    f"Knobs are keyword-only arguments: def {self.name}(*, {knob}=…)."
+                    f"{self.name} has no knob for {asked}.\nIts knobs: "
+                    f"{known or 'none'}. One more is def {self.name}(*, {knob}=…)."
                 )
         bound = {**self.defaults, **self.fixed, **knobs}
         for knob, value in bound.items():
             if value is inspect.Parameter.empty:
                 raise ExperimentError(
                     f"{self.name} needs a value for its knob {knob!r}.\n"
-                    f"Pass {knob}=…, or give it a default: "
-                    f"def {self.name}(*, {knob}=…)."
+                    f"Pass {knob}=…, or give it a default in its definition."
                 )
         return bound
 
@@ -107,17 +105,14 @@ class Experiment:
         settable = {k: v for k, v in knobs.items() if k not in self.fixed}
         generator = self.function(**settable)
         if not isinstance(generator, Generator):
-            kind = type(generator).__name__
             raise ExperimentError(
-                f"{self.name} returned {kind}, not a generator.\n"
-                "An experiment says `yield n` after each step, n being the number of "
-                f"items handled. Add that line to {self.name}'s loop."
+                f"{self.name} returned {type(generator).__name__}, not a generator.\n"
+                "Say `yield n` after each step of its loop, n being the items handled."
             )
         if inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
             raise ExperimentError(
                 f"{self.name} returned a generator that has already been started; it "
-                "cannot be restarted.\n"
-                "Let it make a new generator at each call."
+                "cannot be restarted.\nLet it make a new generator at each call."
             )
         return generator
 
@@ -136,36 +131,33 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
         )
     if not callable(experiment):
         raise ExperimentError(
-            "an experiment is a function with a `yield`, and this is "
-            f"{format_value(experiment)}.\n"
+            f"{format_value(experiment)} is no experiment, a function with a `yield`.\n"
             "Pass the function itself, without calling it."
         )
-    function, called = inner_function(experiment), _name(experiment)
-    alias = f" ({name!r})" if name else ""
+    function = inner_function(experiment)
+    is_partial = isinstance(experiment, functools.partial)
+    called = _name_of(experiment.func if is_partial else experiment)
     if inspect.isclass(experiment) or _returns_nothing(function):
         raise ExperimentError(
-            f"{called}{alias} has no `yield`, so it is not an experiment.\n"
-            "Add `yield n` after each step of its loop (n: items handled), "
-            "where a step is done."
+            f"{called}{f' ({name!r})' if name else ''} has no `yield`, so it is not an "
+            "experiment.\nSay `yield n` where a step is done (n: items handled)."
         )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise ExperimentError(
-            f"{called} is asynchronous (`async def`), and an experiment is "
-            "an ordinary generator.\n"
+            f"{called} is asynchronous, and an experiment is an ordinary generator.\n"
             "Write it with `def`, and run the event loop inside."
         )
-    fixed = _bound(experiment)
+    fixed = _bound(experiment) if is_partial else {}
     defaults, open_ended = _knobs(called, experiment, fixed)
-    doc = (inspect.getdoc(function) or "").strip()
     label = name or ("experiment" if called == "<lambda>" else called)
-    title = doc.splitlines()[0] if doc else label
-    return Experiment(experiment, label, title, fixed, defaults, open_ended)
+    title = (inspect.getdoc(function) or "").strip() or label
+    return Experiment(
+        experiment, label, title.splitlines()[0], fixed, defaults, open_ended
+    )
 
 
-def _name(experiment: object) -> str:
-    while isinstance(experiment, functools.partial):
-        experiment = experiment.func
-    return getattr(experiment, "__name__", type(experiment).__name__)
+def _name_of(value: object) -> str:
+    return getattr(value, "__name__", type(value).__name__)
 
 
 def _knobs(
@@ -179,37 +171,31 @@ def _knobs(
             f"{called} does not say which arguments it takes, so it is no "
             "experiment.\nPut your own function around it: def train(): … yield n."
         ) from None
-    defaults: dict[str, object] = {}
-    open_ended = False
+    defaults, open_ended = {}, False
     for parameter in parameters:
-        name = parameter.name
-        advice = f"functools.partial({called}, {name}=…)."
-        if parameter.kind is parameter.VAR_KEYWORD:
+        name, kind = parameter.name, parameter.kind
+        wrong = ""
+        if kind is parameter.VAR_KEYWORD:
             open_ended = True
-        elif parameter.kind is not parameter.KEYWORD_ONLY:
-            star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
-            raise ExperimentError(
-                f"{called} has the positional parameter {star}{name}; knobs "
-                f"are keyword-only.\nWrite def {called}(*, {name}=…), or fix it: "
-                f"{advice}"
-            )
+        elif kind is not parameter.KEYWORD_ONLY:
+            star = "*" if kind is parameter.VAR_POSITIONAL else ""
+            wrong = f"positional parameter {star}{name}; knobs are keyword-only"
         elif name in RESERVED and name not in fixed:
-            raise ExperimentError(
-                f"{called} has a knob named {name!r}, a name that is taken: it says "
-                f"how to measure.\nRename it, or fix it: {advice}"
-            )
+            wrong = f"knob {name!r}, a name that is taken: it says how to measure"
         else:
             defaults[name] = parameter.default
+        if wrong:
+            raise ExperimentError(
+                f"{called} has the {wrong}.\nWrite def {called}(*, other_name=…), or "
+                f"fix it: functools.partial({called}, {name}=…)."
+            )
     return defaults, open_ended
 
 
-def _bound(experiment: object) -> dict[str, object]:
-    """Return the arguments that partials have fixed, by name."""
-    if not isinstance(experiment, functools.partial):
-        return {}
-    names = inspect.signature(experiment.func).parameters
-    by_position = dict(zip(names, experiment.args, strict=False))
-    return {**_bound(experiment.func), **by_position, **experiment.keywords}
+def _bound(partial: functools.partial[Any]) -> dict[str, object]:
+    """Return the arguments that a partial has fixed, by name."""
+    names = inspect.signature(partial.func).parameters
+    return {**dict(zip(names, partial.args, strict=False)), **partial.keywords}
 
 
 def _returns_nothing(function: Callable[..., Any] | None) -> bool:
@@ -222,9 +208,9 @@ def _returns_nothing(function: Callable[..., Any] | None) -> bool:
         return False
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         return False
-    first = function.__code__.co_firstlineno
-    for node in ast.walk(_parse(function.__code__.co_filename)):
-        if isinstance(node, ast.FunctionDef) and _first_line(node) == first:
+    for node in ast.walk(_parse(function.__code__)):
+        is_function = isinstance(node, ast.FunctionDef)
+        if is_function and _first_line(node) == function.__code__.co_firstlineno:
             return not any(isinstance(x, ast.Return) and x.value for x in _inside(node))
     return False
 
@@ -243,41 +229,22 @@ def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]
     `least` is 0 where a step may handle no items. Raises ValueError with what is wrong,
     in words.
     """
-    metrics: object = {}
-    items = value
-    if isinstance(value, tuple):
-        if len(value) != 2:
-            raise ValueError(f"a tuple of {len(value)}; a pair is `yield n, {{…}}`")
-        items, metrics = value
-    if isinstance(items, bool) or not hasattr(items, "__float__"):
-        raise ValueError(f"{format_value(items)}, which is not a number of items")
-    if hasattr(items, "detach"):
-        raise ValueError("a tensor; reading it would wait for the device")
-    count = float(items)
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    items, metrics = value if is_pair else (value, {})
+    # A tensor is not read: that would wait for the device.
+    is_number = hasattr(items, "__float__") and not hasattr(items, "detach")
+    count = float(items) if is_number and not isinstance(items, bool) else math.nan
     if not (math.isfinite(count) and (count > 0 or count == least)):
-        raise ValueError(
-            f"{format_value(items)}; a step handles a positive number of items"
-        )
+        raise ValueError(f"{format_value(items)}; a step handles a number of items")
     if not isinstance(metrics, dict) or not all(k.__class__ is str for k in metrics):
-        raise ValueError(
-            f"{format_value(metrics)} as metrics, which is no dict of names"
-        )
+        raise ValueError(f"{format_value(metrics)}; metrics are a dict of names")
     for name, metric in metrics.items():
-        if not _is_number(metric):
+        size = (
+            metric.numel() if hasattr(metric, "numel") else getattr(metric, "size", 1)
+        )
+        if size != 1 or not hasattr(metric, "__float__"):
             raise ValueError(f"a metric {name!r} that is not a single number")
     return count, metrics
-
-
-def _is_number(value: Any) -> bool:
-    if value.__class__ is float or value.__class__ is int:
-        return True
-    if hasattr(value, "numel"):  # a tensor is not read: that would wait for the device
-        return bool(value.numel() == 1)
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return not isinstance(value, (str, bytes))
 
 
 def describe(name: str, knobs: Mapping[str, object]) -> str:
@@ -296,16 +263,14 @@ def describe(name: str, knobs: Mapping[str, object]) -> str:
 
 def inner_function(experiment: object) -> Callable[..., Any] | None:
     """Return the plain function inside a partial, a method or a callable object."""
-    while True:
-        if isinstance(experiment, functools.partial):
-            experiment = experiment.func
-        elif inspect.ismethod(experiment):
-            experiment = experiment.__func__
-        elif inspect.isfunction(experiment):
-            return inspect.unwrap(experiment)
-        else:
-            call = type(experiment).__call__
-            return call if inspect.isfunction(call) else None
+    while isinstance(experiment, functools.partial):
+        experiment = experiment.func
+    if inspect.ismethod(experiment):
+        experiment = experiment.__func__
+    if inspect.isfunction(experiment):
+        return inspect.unwrap(experiment)
+    call = type(experiment).__call__
+    return call if inspect.isfunction(call) else None
 
 
 def referred_objects(
@@ -317,41 +282,38 @@ def referred_objects(
     name as a reader would write it.
     """
     home = getattr(inner_function(function), "__module__", None)
-    found: list[tuple[str, object]] = []
-    seen: set[int] = set()
+    found: dict[int, tuple[str, object]] = {}
     ahead: list[tuple[str, object]] = [*(knobs or {}).items()][::-1]
     ahead.append((getattr(function, "__name__", "experiment"), function))
     while ahead:
         name, value = ahead.pop()
-        if id(value) not in seen:
-            seen.add(id(value))
-            found.append((name, value))
+        if id(value) not in found:
+            found[id(value)] = name, value
             ahead += [*_parts(name, value, home)][::-1]
-    return found
+    return [*found.values()]
 
 
-def _parts(name: str, value: Any, home: object) -> Iterator[tuple[str, object]]:
-    """Yield what one object is made of, as far as it is the reader's own."""
+def _parts(name: str, value: Any, home: object) -> Iterable[tuple[str, object]]:
+    """Return what one object is made of, as far as it is the reader's own."""
     if isinstance(value, functools.partial):
-        names = list(inspect.signature(value.func).parameters)
-        yield from zip(names, value.args, strict=False)
-        yield from value.keywords.items()
-        yield getattr(value.func, "__name__", "function"), value.func
-    elif inspect.ismethod(value):
-        yield "self", value.__self__
-        yield value.__name__, value.__func__
-    elif inspect.isfunction(value) and value.__module__ == home:
-        yield from _names_used(inspect.unwrap(value))
-    elif inspect.isclass(value) and value.__module__ == home:
-        members = vars(value).items()
-        yield from ((f"{name}.{k}", m) for k, m in members if inspect.isfunction(m))
-    elif isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
-        yield from ((f"{name}[{i}]", member) for i, member in enumerate(value))
-    elif isinstance(value, dict) and len(value) <= _LONGEST:
-        yield from ((f"{name}[{key!r}]", member) for key, member in value.items())
-    elif type(value).__module__ == home and hasattr(value, "__dict__"):
-        yield type(value).__name__, type(value)
-        yield from ((f"{name}.{key}", member) for key, member in vars(value).items())
+        return [*_bound(value).items(), (_name_of(value.func), value.func)]
+    if inspect.ismethod(value):
+        return [("self", value.__self__), (value.__name__, value.__func__)]
+    if inspect.isfunction(value):
+        return _names_used(inspect.unwrap(value)) if value.__module__ == home else []
+    if isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
+        return [(f"{name}[{i}]", member) for i, member in enumerate(value)]
+    if isinstance(value, dict) and len(value) <= _LONGEST:
+        return [(f"{name}[{key!r}]", member) for key, member in value.items()]
+    is_class = inspect.isclass(value)
+    if (value if is_class else type(value)).__module__ != home:
+        return []
+    members = [
+        (f"{name}.{k}", member) for k, member in getattr(value, "__dict__", {}).items()
+    ]
+    if is_class:
+        return [(k, member) for k, member in members if inspect.isfunction(member)]
+    return [(type(value).__name__, type(value)), *members]
 
 
 def _names_used(function: types.FunctionType) -> Iterator[tuple[str, object]]:
@@ -392,7 +354,7 @@ def _top_level_source(code: types.CodeType) -> dict[str, str]:
 
     `inspect.getsource` does not find classes of a notebook's cells.
     """
-    for node in _parse(code.co_filename).body:
+    for node in _parse(code).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             first, last = _first_line(node), node.end_lineno or node.lineno
             if first <= code.co_firstlineno <= last:
@@ -405,8 +367,9 @@ def _first_line(node: Any) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
-def _parse(filename: str) -> ast.Module:
-    return _parse_text("".join(linecache.getlines(filename)))
+def _parse(code: types.CodeType) -> ast.Module:
+    """Return the tree of the file or cell that a code object is from."""
+    return _parse_text("".join(linecache.getlines(code.co_filename)))
 
 
 @functools.lru_cache(maxsize=32)
