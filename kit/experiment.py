@@ -235,7 +235,8 @@ def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]
     is_number = hasattr(items, "__float__") and not hasattr(items, "detach")
     count = float(items) if is_number and not isinstance(items, bool) else math.nan
     if not (math.isfinite(count) and (count > 0 or count == least)):
-        raise ValueError(f"{format_value(items)}; a step handles a number of items")
+        said = "only bare `yield`s" if value is None else format_value(items)
+        raise ValueError(f"{said}; a step handles a number of items")
     if not isinstance(metrics, dict) or not all(k.__class__ is str for k in metrics):
         raise ValueError(f"{format_value(metrics)}; metrics are a dict of names")
     for name, metric in metrics.items():

@@ -34,7 +34,6 @@ from kit.variant import Variant
 _STARTS, _LIVES = 6, 5
 #: Libraries are loaded by then: a later start settles sooner, or not at all.
 _LONGEST_WARM_UP, _LATER_WARM_UP = 10.0, 0.5
-_MOST_STEPS_IN_SMOKE = 20
 #: What advances by this share of a whole, again and again, spreads evenly over it.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -83,7 +82,7 @@ def measure_watched(
                 with variant.lead(repeat, progress, seed=repeat) as life:
                     life.open(watch=repeat == 0)
                     life.read_memory()
-                    life.to_the_end(_MOST_STEPS_IN_SMOKE if smoke() else math.inf)
+                    life.to_the_end()
                 progress.expect(1.0)
         else:
             for life, share in _plan_lives(variant, progress, seconds):
@@ -376,7 +375,7 @@ def _start_once(life: Life, request: Request) -> None:
         life.settle(longest_warm_up(request.seconds))
     life.read_memory()
     if request.seconds is None:
-        life.to_the_end(_MOST_STEPS_IN_SMOKE if smoke() else math.inf)
+        life.to_the_end()
         if request.of not in QUANTITIES and request.of not in life.metrics:
             raise ExperimentError(
                 f"compare(): {life.variant.call} yields no metric {request.of!r} "

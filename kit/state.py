@@ -12,8 +12,12 @@ import functools
 import gc
 import operator
 import random
+import threading
+import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
+
+from kit import system
 
 #: How functions of `torch` read and set something.
 _FUNCTIONS = {
@@ -39,6 +43,9 @@ _FLAGS = (
     *("mkldnn.conv.fp32_precision", "mkldnn.rnn.fp32_precision", "opt_einsum.enabled"),
 )
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+#: Threads that belong to all: the kit's own, and those that compile for PyTorch.
+_COMMON_THREADS = ("kit ", "InductorSubproc")
 
 #: Each setting's value by its name.
 Settings = dict[str, object]
@@ -185,6 +192,46 @@ def _list_generators() -> _Pairs:
     return found
 
 
+# What is there before a start
+
+
+class Outside:
+    """What a start finds: settings, random states, threads and child processes.
+
+    `settings` are the reader's own, where those of this moment are another start's.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings, self.random = settings or capture(), capture_random()
+        self._threads = set(threading.enumerate())
+        others = self._threads - {threading.current_thread()}
+        self._besides = {thread.native_id or 0 for thread in others}
+        self._children = system.find_children(self._besides)
+
+    def find_children(self) -> set[int]:
+        """Return the child processes that this thread has started since."""
+        return system.find_children(self._besides) - self._children
+
+    def has_company(self) -> bool:
+        """Return whether there are new children or threads that are not common."""
+        new = set(threading.enumerate()) - self._threads
+        # A thread of C++ that has run Python is a dummy.
+        own = [x for x in new if not isinstance(x, threading._DummyThread)]
+        alive = any(not thread.name.startswith(_COMMON_THREADS) for thread in own)
+        return alive or bool(self.find_children())
+
+
+def let_go(error: BaseException | None) -> None:
+    """Clear the frames behind an error: they hold its tensors, and loaders' workers.
+
+    Left to the garbage collector, shutting workers down takes seconds; those that are
+    forked later would inherit them.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
 # Models, optimizers and the like
 
 
@@ -202,14 +249,11 @@ class Shared:
         self._kept: list[_Kept] = []
         self._loaders: list[Any] = []
         for name, value in objects:
-            has_state = hasattr(value, "state_dict") and hasattr(
-                value, "load_state_dict"
-            )
+            both = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+            is_trained = isinstance(value, Tensor) and value.requires_grad
             if isinstance(value, DataLoader):
                 self._loaders += [value] if vars(value).get("_iterator") is None else []
-            elif has_state and not isinstance(value, type):
-                self._kept.append(_Kept(name, value))
-            elif isinstance(value, Tensor) and value.requires_grad:
+            elif is_trained or (both and not isinstance(value, type)):
                 self._kept.append(_Kept(name, value))
         self.names = [each.name for each in self._kept if each.has_state]
 

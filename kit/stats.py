@@ -126,3 +126,21 @@ def has_rare_slow_steps(items: Sequence[float], seconds: Sequence[float]) -> boo
         return False
     typical = float(np.median(np.asarray(seconds) / np.asarray(items, dtype=float)))
     return math.fsum(seconds) / math.fsum(items) > SAME * typical
+
+
+def find_agreement(times: Sequence[float], within: float) -> float | None:
+    """Return the time on which the latest windows agree, or None.
+
+    One with one, two with two, or four with four: steps of a loader come in gushes.
+    `within` is how far the logarithms of two means may be apart.
+
+    >>> find_agreement([3.0, 1.0, 1.05], within=0.1)
+    1.05
+    """
+    for count in (1, 2, 4):
+        if len(times) >= 2 * count:
+            now = max(math.fsum(times[-count:]) / count, 1e-12)
+            before = max(math.fsum(times[-2 * count : -count]) / count, 1e-12)
+            if abs(math.log(now / before)) < within:
+                return now
+    return None
