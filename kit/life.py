@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-import operator
-import random
 import threading
 import time
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +24,6 @@ _MOST_BARE_YIELDS, _MOST_STEPS_IN_SMOKE = 1000, 20
 _GRACE_SECONDS, _GRACE_AFTER_INTERRUPT = 2.0, 0.7
 #: Who computes for longer than this in a pause goes on with something of their own.
 _PAUSE_SECONDS, _MOST_IN_PAUSE = 0.030, 0.003
-#: So many tensors, each of at most so many bytes, shift the addresses of a life.
-_SHIFTS, _LARGEST_SHIFT = 4, 12_000_000
 
 
 @dataclass
@@ -58,8 +54,8 @@ class Block:
         self.metrics += [(self.steps + step, row) for step, row in other.metrics]
         for name in ("seconds", "wall_seconds", "items", "steps", "excluded_seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        earlier = self.rank_seconds or [0.0] * len(other.rank_seconds)
-        self.rank_seconds = list(map(operator.add, earlier, other.rank_seconds))
+        both = itertools.zip_longest(self.rank_seconds, other.rank_seconds, fillvalue=0)
+        self.rank_seconds = [mine + following for mine, following in both]
         self.ended = other.ended
 
 
@@ -95,16 +91,14 @@ class Life:
         self._drained = self._switched = False
         self._steps_done = self._skipped = 0
         self._watch: system.MemoryWatch | None = None
-        self._generator: Generator[Any, None, None] | None = None
+        self._generator: Any = None
         self._outside: state.Outside | None = None
 
     def __enter__(self) -> Life:
         self.progress.find_children = self.find_children
         return self
 
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: object
-    ) -> None:
+    def __exit__(self, kind: object, error: Any, trace: object) -> None:
         # After an error, PyTorch's handler of ended children may raise one more.
         with contextlib.suppress(*([Exception] if error else [])):
             self.close(error)
@@ -133,7 +127,6 @@ class Life:
         self.variant.lives.append(self)
         if self.progress.stopping:
             raise Stopped
-        self.ready = clock.CLOCK.wall()
         self.progress.doing = "measuring"
 
     def read_memory(self) -> None:
@@ -142,10 +135,10 @@ class Life:
             self._watch.__exit__(None, None, None)
             self.memory_bytes, self._watch = self._watch.increase, None
 
-    def settle(self, limit_seconds: float) -> None:
+    def settle(self, limit_seconds: float, skip: int = 0) -> None:
         """Run steps until windows of them agree within 10 %, or the limit is reached.
 
-        Also finds how many steps make a block.
+        Also finds how many steps make a block. Then so many more are skipped.
         """
         variant, least = self.variant, self.variant.block_seconds
         self.progress.doing = f"warming up {variant.call}"
@@ -170,10 +163,10 @@ class Life:
         self.read_memory()
         self.ready = clock.CLOCK.wall()
         self.progress.doing = "measuring"
+        self.skip(skip)
 
     def skip(self, steps: int) -> None:
         """Run steps that nobody counts; a generator may also end before them."""
-        self.progress.hear()
         if steps:
             self._skipped += self.time(steps).steps
 
@@ -192,9 +185,8 @@ class Life:
         """Run until the generator ends and keep the whole run as one block."""
         whole, most = Block(), _MOST_STEPS_IN_SMOKE if smoke() else None
         while not whole.ended and (most is None or whole.steps < most):
-            self.progress.hear()
             whole.extend(self.time(most))
-        self.progress.hear()
+            self.progress.hear()
         if not whole.steps:
             raise ExperimentError(
                 f"{self.variant.call} ended after its first yield, which ends set-up.\n"
@@ -205,12 +197,12 @@ class Life:
     def _keep(self, block: Block) -> None:
         done = sum(earlier.steps for earlier in self.blocks)
         self.blocks.append(block)
-        for name in {*self.metrics, *(n for _, row in block.metrics for n in row)}:
-            column = self.metrics.setdefault(name, [])
-            column += [math.nan] * (done + block.steps - len(column))
         for step, row in block.metrics:
             for name, value in row.items():
-                self.metrics[name][done + step] = value
+                column = self.metrics.setdefault(name, [])
+                column += [math.nan] * (done + step - len(column)) + [value]
+        for column in self.metrics.values():
+            column += [math.nan] * (done + block.steps - len(column))
 
     def run(self, count: int, least_seconds: float = 0.0) -> Block:
         """Time at least so many steps and so much time, as one block.
@@ -218,7 +210,6 @@ class Life:
         A generator that ends is started again, and as many steps dropped as warm-up
         took.
         """
-        self.progress.hear()
         block, goal = Block(), count
         while True:
             block.extend(self.time(goal - block.steps))
@@ -245,9 +236,7 @@ class Life:
     def look_around(self) -> None:
         """Note what is there before the first start, and take some memory."""
         self._shared = self.variant.shared  # copies are no memory of the experiment's
-        partner = self.partner and self.partner._outside
-        self._outside = state.Outside(partner.settings if partner else None)
-        self._shifts = _shift_addresses()
+        self._outside = state.Outside(self.partner and self.partner._outside)
 
     def start(self, seed: int) -> float | None:
         """Start the generator, and run it to its first yield; return run seconds.
@@ -287,7 +276,6 @@ class Life:
         something may be queued there.
         """
         generator, wall, progress = self._generator, clock.CLOCK.wall, self.progress
-        assert generator is not None
         block, bare_yields = Block(), 0
         if not self._drained:
             clock.synchronize()
@@ -327,10 +315,8 @@ class Life:
     def _finish(self, block: Block, start: clock.Ticks, end: clock.Ticks) -> Block:
         """Note how long a block took, and read its metrics."""
         self._drained = not block.metrics  # reading them may queue a copy
-        block.metrics = [
-            (step, {name: float(value) for name, value in row.items()})
-            for step, row in block.metrics
-        ]
+        for _, row in block.metrics:
+            row.update({name: float(value) for name, value in row.items()})
         self._steps_done += block.steps
         stretch = end.wall - start.wall
         share = 1 - min(block.excluded_seconds / stretch, 1.0) if stretch > 0 else 1.0
@@ -350,9 +336,8 @@ class Life:
 
     def look(self) -> None:
         """See whether it still rests: no child, no thread, no setting of its own."""
-        known = self.variant.settings
-        if self.rests and known is not None:
-            self.rests = state.capture() == known
+        if self.rests and self.variant.settings is not None:
+            self.rests = state.capture() == self.variant.settings
 
     def pause_to_look(self) -> None:
         """Find out whether it rests: nothing of the process computes in a pause."""
@@ -364,8 +349,7 @@ class Life:
 
     def find_children(self) -> dict[int, str]:
         """Return the names of its child processes by process id."""
-        found = self._outside.find_children() if self._outside else set()
-        return {pid: system.name_process(pid) for pid in found}
+        return self._outside.find_children() if self._outside else {}
 
     def pause(self) -> None:
         """Let another life go on."""
@@ -409,13 +393,14 @@ class Life:
                 if not interrupted:
                     where = "closing (its `finally:`)"
                     raise self.variant.explain(error, where, self.progress) from error
-        self.variant = self.progress = self.partner = self._generator = None
+        # Trials keep lives; the memory that was taken and the experiment go.
+        self.variant = self.progress = self.partner = None
+        self._outside = self._generator = None
 
     def _wait_for_children(self, timer: threading.Timer) -> None:
         while timer.is_alive() and self.find_children():
             time.sleep(0.01)
         timer.cancel()
-        self._shifts.clear()
 
     def _end_children(self) -> None:
         """End children that are left, unless another cell may have started them."""
@@ -434,17 +419,3 @@ class Life:
         except ValueError as error:
             if because is None:
                 raise ExperimentError(f"{self.variant.call} {error}") from None
-
-
-def _shift_addresses() -> list[Any]:
-    """Take memory of random size, so that what a life allocates lies elsewhere.
-
-    In one process the same code finds the same memory in every life, and how that suits
-    the caches would become the verdict. The sizes come from the system: a reader's
-    seeds, and the order of their random numbers, have nothing to do with it.
-    """
-    import torch
-
-    draw = random.SystemRandom().randint
-    sizes = [draw(1, _LARGEST_SHIFT) for _ in range(_SHIFTS)]
-    return [torch.ones(size, dtype=torch.uint8, device="cpu") for size in sizes]

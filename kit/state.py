@@ -47,6 +47,9 @@ _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 #: Threads that belong to all: the kit's own, and those that compile for PyTorch.
 _COMMON_THREADS = ("kit ", "InductorSubproc")
 
+#: So many tensors, each of at most so many bytes, shift the addresses of a life.
+_SHIFTS, _LARGEST_SHIFT = 4, 12_000_000
+
 #: Each setting's value by its name.
 Settings = dict[str, object]
 Random = dict[str, Any]
@@ -198,19 +201,30 @@ def _list_generators() -> _Pairs:
 class Outside:
     """What a start finds: settings, random states, threads and child processes.
 
-    `settings` are the reader's own, where those of this moment are another start's.
+    Beside another start, the settings are those that were there before both. As long as
+    it is kept, memory is taken: in one process the same code finds the same memory in
+    every life, and how that suits the caches would become the verdict. The sizes come
+    from the system: a reader's seeds, and the order of their random numbers, have
+    nothing to do with it.
     """
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self.settings, self.random = settings or capture(), capture_random()
+    def __init__(self, beside: Outside | None = None) -> None:
+        import torch
+
+        self.settings = beside.settings if beside else capture()
+        self.random = capture_random()
         self._threads = set(threading.enumerate())
         others = self._threads - {threading.current_thread()}
         self._besides = {thread.native_id or 0 for thread in others}
         self._children = system.find_children(self._besides)
+        draw = random.SystemRandom().randint
+        sizes = [draw(1, _LARGEST_SHIFT) for _ in range(_SHIFTS)]
+        self._shifts = [torch.ones(n, dtype=torch.uint8, device="cpu") for n in sizes]
 
-    def find_children(self) -> set[int]:
-        """Return the child processes that this thread has started since."""
-        return system.find_children(self._besides) - self._children
+    def find_children(self) -> dict[int, str]:
+        """Return the names of child processes that this thread has started since."""
+        new = system.find_children(self._besides) - self._children
+        return {pid: system.name_process(pid) for pid in new}
 
     def has_company(self) -> bool:
         """Return whether there are new children or threads that are not common."""

@@ -106,10 +106,8 @@ class Variant:
                 f"{self.call} yielded {error} (step {step}).\n"
                 'Yield items, as in `yield len(images)`, or `yield n, {"loss": loss}`.'
             ) from None
-        for name, metric in row.items():
-            if hasattr(metric, "detach"):
-                row = row | {name: metric.detach().clone()}
-        return items, row
+        read = {k: v.detach().clone() for k, v in row.items() if hasattr(v, "detach")}
+        return items, {**row, **read}
 
     def explain(
         self, error: BaseException, where: str, progress: Progress
