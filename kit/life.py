@@ -21,6 +21,7 @@ COLD = -1
 BLOCK_SECONDS, _AIM = 0.020, 1.1
 _WINDOWS_AGREE, _LEAST_WINDOWS = 0.10, 4
 _MOST_BARE_YIELDS, _MOST_STEPS_IN_SMOKE = 1000, 20
+_AGAIN = "The first yield ends set-up; then yield once per step. Is its loop empty?"
 _GRACE_SECONDS, _GRACE_AFTER_INTERRUPT = 2.0, 0.7
 #: Who computes for longer than this in a pause goes on with something of their own.
 _PAUSE_SECONDS, _MOST_IN_PAUSE = 0.030, 0.003
@@ -83,6 +84,8 @@ class Life:
     partner: Life | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.partner is not None:
+            self.beside = self.partner.beside = True
         self.begun = self.ready = 0.0
         #: Whether nothing of it goes on between its steps, or whether what does are
         #: children or threads.
@@ -119,10 +122,8 @@ class Life:
         self.begun = clock.CLOCK.wall()
         seconds = self.start(self.seed)
         if seconds is None:
-            raise ExperimentError(
-                f"{self.variant.call} ended without a single `yield n`.\n"
-                "Yield once per step; is its loop over something empty?"
-            )
+            call = self.variant.call
+            raise ExperimentError(f"{call} ended without a single `yield n`.\n{_AGAIN}")
         self.setup_seconds = seconds
         self.variant.lives.append(self)
         if self.progress.stopping:
@@ -188,10 +189,8 @@ class Life:
             whole.extend(self.time(most))
             self.progress.hear()
         if not whole.steps:
-            raise ExperimentError(
-                f"{self.variant.call} ended after its first yield, which ends set-up.\n"
-                "Yield once more after each step."
-            )
+            call = self.variant.call
+            raise ExperimentError(f"{call} ended after its first yield.\n{_AGAIN}")
         self._keep(whole)
 
     def _keep(self, block: Block) -> None:

@@ -8,20 +8,10 @@ import math
 import random
 from collections.abc import Generator, Iterator, Sequence
 
+from kit import choices as asked
 from kit import clock, system
 from kit.budget import Budget, Side
-from kit.choices import (
-    REPEATS,
-    Place,
-    Request,
-    check_arguments,
-    check_place,
-    check_places,
-    check_several,
-    make_variant,
-    plan_variants,
-    resolve_all,
-)
+from kit.choices import REPEATS, Place, Request, make_variant
 from kit.comparison import Comparison
 from kit.experiment import ExperimentError, named, resolve, smoke
 from kit.life import COLD, Life
@@ -63,8 +53,8 @@ def measure(
     'complete'
     """
     with named("measure()"):
-        check_arguments(seconds, repeats)
-        check_place(on)
+        asked.check_arguments(seconds, repeats)
+        asked.check_place(on)
         resolved = resolve(experiment)
         variant = make_variant(resolved, resolved.bind(knobs), on)
     with Progress(f"measuring {variant.call}") as progress:
@@ -187,9 +177,9 @@ def compare(
     request = Request(of, seconds, repeats, within, patient, title)
     with named("compare()"):
         request.check()
-        plans = plan_variants(resolve_all(experiment), check_places(on), choices)
-        variants = [make() for make in plans]
-        check_several(variants)
+        places, found = asked.check_places(on), asked.resolve_all(experiment)
+        variants = [make() for make in asked.plan_variants(found, places, choices)]
+        asked.check_several(variants)
     names = " · ".join(variant.label for variant in variants)
     with Progress(f"comparing {names}"[:100]) as progress:
         return compare_watched(variants, progress, request)

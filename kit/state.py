@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
-from kit import system
+from kit import clock, system
 
 #: How functions of `torch` read and set something.
 _FUNCTIONS = {
@@ -186,12 +186,11 @@ def _list_generators() -> _Pairs:
         "numpy": (numpy.random.get_state, numpy.random.set_state),
         "cpu": (torch.get_rng_state, torch.set_rng_state),
     }
-    for name in ("cuda", "xpu"):
-        module = getattr(torch, name)
-        if module.is_initialized():
-            found[name] = module.get_rng_state_all, module.set_rng_state_all
-    if torch.backends.mps.is_available():
-        found["mps"] = torch.mps.get_rng_state, torch.mps.set_rng_state
+    if clock.find_initialised():
+        module, names = torch.get_device_module(), ["get_rng_state", "set_rng_state"]
+        if hasattr(module, "get_rng_state_all"):
+            names = [f"{name}_all" for name in names]
+        found["accelerator"] = operator.attrgetter(*names)(module)
     return found
 
 
@@ -287,29 +286,29 @@ class _Kept:
 
     def __init__(self, name: str, owner: Any) -> None:
         self.name, self._owner = name, owner
-        self._layout = _describe_layout(owner)
-        self._found = copy.deepcopy(_read_state(owner))
-        self.has_state = not hasattr(owner, "state_dict") or bool(self._found[0])
+        self._layout, state = _look(owner)
+        self._found = copy.deepcopy(state)
+        self.has_state = not hasattr(owner, "state_dict") or bool(state[0])
 
     def put_back(self) -> bool:
         """Put it back; return whether it had been changed."""
         import torch
 
-        owner = self._owner
-        if _describe_layout(owner) != self._layout:
+        owner, (layout, state) = self._owner, _look(self._owner)
+        if layout != self._layout:
             raise ValueError(
                 f"changed the layout of {self.name}, which it found and did not make: "
                 "keys, dtype, memory format, hooks, submodules or parameter groups.\n"
                 f"Build {self.name} inside the experiment, before its first `yield`."
             )
-        if _equal(_read_state(owner), self._found):
+        if _equal(state, self._found):
             return False
-        state, modes, flags = copy.deepcopy(self._found)
+        values, modes, flags = copy.deepcopy(self._found)
         if hasattr(owner, "load_state_dict"):
-            owner.load_state_dict(state)
+            owner.load_state_dict(values)
         else:
             with torch.no_grad():
-                owner.copy_(state)
+                owner.copy_(values)
         modules, tensors = _list_parts(owner)
         for module, mode in zip(modules, modes, strict=True):
             module.training = mode
@@ -328,32 +327,23 @@ def _list_parts(owner: Any) -> tuple[list[Any], list[Any]]:
     return [], [owner] if isinstance(owner, torch.Tensor) else []
 
 
-def _read_state(owner: Any) -> tuple[Any, list[bool], list[tuple[bool, Any]]]:
-    """Return values, training modes, and each tensor's own flags."""
+def _look(owner: Any) -> tuple[list[object], tuple[Any, list[bool], list[Any]]]:
+    """Return what must not change, and what can be put back in place.
+
+    The latter are values, training modes, and each tensor's own flags.
+    """
     modules, tensors = _list_parts(owner)
+    layout: list[object] = []
+    for t in tensors:
+        layout += [id(t), t.dtype, t.device, t.shape, t.stride()]
+    for m in modules:
+        hooks = m._forward_hooks, m._forward_pre_hooks, m._backward_hooks
+        layout += [id(m), [*m._buffers], *map(list, hooks)]
+    for group in getattr(owner, "param_groups", ()):  # of an optimizer
+        layout += map(id, group["params"])
     values = owner.state_dict() if hasattr(owner, "state_dict") else owner.detach()
     flags = [(t.requires_grad, t.grad if t.is_leaf else None) for t in tensors]
-    return values, [module.training for module in modules], flags
-
-
-def _describe_layout(owner: Any) -> list[object]:
-    """Return what must not change: it could not be put back in place."""
-    modules, tensors = _list_parts(owner)
-    found: list[object] = []
-    for tensor in tensors:
-        found += [
-            id(tensor),
-            tensor.dtype,
-            tensor.device,
-            tensor.shape,
-            tensor.stride(),
-        ]
-    for module in modules:
-        hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks
-        found += [id(module), *map(list, hooks), [*module._buffers]]
-    if hasattr(owner, "param_groups"):
-        found += [list(map(id, group["params"])) for group in owner.param_groups]
-    return found
+    return layout, (values, [m.training for m in modules], flags)
 
 
 def _equal(a: Any, b: Any) -> bool:

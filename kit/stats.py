@@ -94,11 +94,7 @@ def judge_ratio(
     >>> judge_ratio(1.5, 1.6), judge_ratio(0.99, 1.01), judge_ratio(0.9, 1.3)
     ('faster', 'same', 'cannot tell')
     """
-    if 1 / SAME <= low and high <= SAME:
-        return "same"
-    if low > SAME:
-        return above
-    return below if high < 1 / SAME else "cannot tell"
+    return _judge(low, high, 1 / SAME, SAME, above, below)
 
 
 def judge_difference(low: float, high: float, within: float) -> str:
@@ -107,11 +103,17 @@ def judge_difference(low: float, high: float, within: float) -> str:
     >>> judge_difference(-0.001, 0.002, within=0.01)
     'same'
     """
-    if -within <= low and high <= within:
+    return _judge(low, high, -within, within, "more", "less")
+
+
+def _judge(
+    low: float, high: float, least: float, most: float, above: str, below: str
+) -> str:
+    if least <= low and high <= most:
         return "same"
-    if low > within:
-        return "more"
-    return "less" if high < -within else "cannot tell"
+    if low > most:
+        return above
+    return below if high < least else "cannot tell"
 
 
 def has_rare_slow_steps(items: Sequence[float], seconds: Sequence[float]) -> bool:

@@ -54,9 +54,10 @@ class Variant:
     stretch: int = 0
     has_lived: bool = False
     ended_children: list[str] = field(default_factory=list)
-    started: str = field(
-        default_factory=lambda: datetime.now().astimezone().isoformat("T", "seconds")
-    )
+    started: str = ""
+
+    def __post_init__(self) -> None:
+        self.started = datetime.now().astimezone().isoformat("T", "seconds")
 
     @property
     def call(self) -> str:
@@ -79,20 +80,11 @@ class Variant:
         return max(self.block_seconds, self.step_seconds) + self.step_seconds / 2
 
     def lead(
-        self,
-        turn: int,
-        progress: Progress,
-        *,
-        seed: int = 0,
-        beside: Life | None = None,
+        self, turn: int, progress: Progress, seed: int = 0, beside: Life | None = None
     ) -> Life:
         """Make a life, which is not yet started; `beside` is one that goes on."""
-        life = self.kind_of_life(
-            turn, seed=seed, variant=self, progress=progress, partner=beside
-        )
-        if beside is not None:
-            life.beside = beside.beside = True
-        return life
+        who = {"variant": self, "progress": progress, "partner": beside}
+        return self.kind_of_life(turn, seed=seed, **who)
 
     def parse(self, value: object, step: int) -> tuple[float, dict[str, Any]]:
         """Return how many items a step has yielded, and its metrics, not read yet.
