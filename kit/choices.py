@@ -48,14 +48,11 @@ class Request:
         """Raise ExperimentError where the parts do not go together."""
         check_arguments(self.seconds, self.repeats)
         asked, whole = f"of={format_value(self.of)}", self.seconds is None
-        if whole and self.of in (SETUP, MEMORY):
+        if self.of != SPEED and whole == (self.of in (SETUP, MEMORY)):
             raise ExperimentError(
-                f"{asked} looks at starts, not at whole runs.\nLeave out seconds=None."
-            )
-        if not whole and self.of not in (SPEED, SETUP, MEMORY):
-            raise ExperimentError(
-                f"{asked} compares whole runs.\nSay seconds=None, and let the "
-                f"generator end; or compare one of {', '.join(QUANTITIES)}."
+                f"{asked} does not go with seconds={format_value(self.seconds)}.\n"
+                f"{SPEED}, {SETUP} and {MEMORY} take a time; with seconds=None whole "
+                "runs are compared: run_seconds, or a metric by its name."
             )
         if self.of not in QUANTITIES and not _is_positive(self.within):
             raise ExperimentError(
@@ -130,11 +127,7 @@ def resolve_all(experiment: object) -> list[Experiment]:
     """Resolve one experiment, or several by name; raises ExperimentError for none."""
     if not isinstance(experiment, Mapping):
         return [resolve(experiment)]
-    if not experiment:
-        raise ExperimentError(
-            "no experiment was given.\n"
-            'Pass a generator function, or several by name: {"plain": f, "other": g}.'
-        )
+    _refuse_empty("experiment", [*experiment])
     return [resolve(each, str(name)) for name, each in experiment.items()]
 
 

@@ -79,17 +79,13 @@ class Experiment:
         or has no value.
         """
         for knob, value in knobs.items():
-            asked = f"{knob}={format_value(value)}"
-            if knob in self.fixed:
-                raise ExperimentError(
-                    f"{self.name} cannot take {asked}: a partial has fixed "
-                    f"{knob}={format_value(self.fixed[knob])}.\nLeave it out of there."
-                )
-            if knob not in self.defaults and not self.open_ended:
+            if knob in self.fixed or not (knob in self.defaults or self.open_ended):
                 known = ", ".join(k for k in self.defaults if k not in self.fixed)
+                fixed = [f"{k}={format_value(v)}" for k, v in self.fixed.items()]
                 raise ExperimentError(
-                    f"{self.name} has no knob for {asked}.\nIts knobs: "
-                    f"{known or 'none'}. One more is def {self.name}(*, {knob}=…)."
+                    f"{self.name} has no knob for {knob}={format_value(value)}.\n"
+                    f"Its knobs: {known or 'none'}. One more is def {self.name}(*, "
+                    f"{knob}=…). Fixed by a partial: {', '.join(fixed) or 'none'}."
                 )
         bound = {**self.defaults, **self.fixed, **knobs}
         for knob, value in bound.items():
@@ -104,15 +100,12 @@ class Experiment:
         """Call the function and return its generator, not yet started."""
         settable = {k: v for k, v in knobs.items() if k not in self.fixed}
         generator = self.function(**settable)
-        if not isinstance(generator, Generator):
+        is_one = isinstance(generator, Generator)
+        if not is_one or inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
             raise ExperimentError(
-                f"{self.name} returned {type(generator).__name__}, not a generator.\n"
-                "Say `yield n` after each step of its loop, n being the items handled."
-            )
-        if inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
-            raise ExperimentError(
-                f"{self.name} returned a generator that has already been started; it "
-                "cannot be restarted.\nLet it make a new generator at each call."
+                f"{self.name} returned {type(generator).__name__}, no new generator; "
+                "one that has already been started cannot be restarted.\n"
+                "Say `yield n` after each step of its loop (n: items handled)."
             )
         return generator
 
@@ -123,29 +116,19 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     `name` is what reports call it, by default the function's own name. Raises
     ExperimentError where it cannot be one, without calling it.
     """
-    if isinstance(experiment, Generator):
-        called = experiment.__name__
-        raise ExperimentError(
-            f"the generator {called}(…) can run only once and cannot be restarted.\n"
-            f"Pass the function itself: {called}, and its knobs as knob=value."
-        )
-    if not callable(experiment):
-        raise ExperimentError(
-            f"{format_value(experiment)} is no experiment, a function with a `yield`.\n"
-            "Pass the function itself, without calling it."
-        )
     function = inner_function(experiment)
     is_partial = isinstance(experiment, functools.partial)
     called = _name_of(experiment.func if is_partial else experiment)
-    if inspect.isclass(experiment) or _returns_nothing(function):
-        raise ExperimentError(
-            f"{called}{f' ({name!r})' if name else ''} has no `yield`, so it is not an "
-            "experiment.\nSay `yield n` where a step is done (n: items handled)."
+    is_async = inspect.iscoroutinefunction(function)
+    is_async = is_async or inspect.isasyncgenfunction(function)
+    if function is None or is_async or _returns_nothing(function):
+        said = (
+            called if called != type(experiment).__name__ else format_value(experiment)
         )
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise ExperimentError(
-            f"{called} is asynchronous, and an experiment is an ordinary generator.\n"
-            "Write it with `def`, and run the event loop inside."
+            f"{said}{f' ({name!r})' if name else ''} is no experiment: a function with "
+            "a `yield`, which can be restarted.\nPass the function itself, without "
+            "calling it; in its loop, say `yield n` where a step of n items is done."
         )
     fixed = _bound(experiment) if is_partial else {}
     defaults, open_ended = _knobs(called, experiment, fixed)
@@ -164,30 +147,24 @@ def _knobs(
     called: str, experiment: Callable[..., Any], fixed: Mapping[str, object]
 ) -> tuple[dict[str, object], bool]:
     """Return all knobs with their defaults, and whether any other name goes, too."""
-    try:
-        parameters = inspect.signature(experiment).parameters.values()
-    except ValueError:
-        raise ExperimentError(
-            f"{called} does not say which arguments it takes, so it is no "
-            "experiment.\nPut your own function around it: def train(): … yield n."
-        ) from None
     defaults, open_ended = {}, False
-    for parameter in parameters:
+    for parameter in inspect.signature(experiment).parameters.values():
         name, kind = parameter.name, parameter.kind
-        wrong = ""
+        wrong, cure = "", f"Write def {called}(*, {name}=…)"
         if kind is parameter.VAR_KEYWORD:
             open_ended = True
         elif kind is not parameter.KEYWORD_ONLY:
             star = "*" if kind is parameter.VAR_POSITIONAL else ""
             wrong = f"positional parameter {star}{name}; knobs are keyword-only"
         elif name in RESERVED and name not in fixed:
-            wrong = f"knob {name!r}, a name that is taken: it says how to measure"
+            wrong = f"knob {name!r}, a name that says how to measure"
+            cure = "Rename it"
         else:
             defaults[name] = parameter.default
         if wrong:
             raise ExperimentError(
-                f"{called} has the {wrong}.\nWrite def {called}(*, other_name=…), or "
-                f"fix it: functools.partial({called}, {name}=…)."
+                f"{called} has the {wrong}.\n{cure}, or fix it: "
+                f"functools.partial({called}, {name}=…)."
             )
     return defaults, open_ended
 
@@ -204,13 +181,12 @@ def _returns_nothing(function: Callable[..., Any] | None) -> bool:
     A loop without its `yield` is the commonest mistake. Calling it to find out would
     run the reader's whole training.
     """
-    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+    if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
         return False
-    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-        return False
-    for node in ast.walk(_parse(function.__code__)):
-        is_function = isinstance(node, ast.FunctionDef)
-        if is_function and _first_line(node) == function.__code__.co_firstlineno:
+    code = function.__code__
+    for node in ast.walk(_parse(code)):
+        own = isinstance(node, ast.FunctionDef) and node.name == code.co_name
+        if own and _first_line(node) == code.co_firstlineno:
             return not any(isinstance(x, ast.Return) and x.value for x in _inside(node))
     return False
 

@@ -295,7 +295,8 @@ class Life:
                         step = self._steps_done + block.steps + 2
                         items, row = self.variant.parse(value, step)
                         block.items += items
-                        block.metrics += [(block.steps, row)] if row else []
+                        if row:
+                            block.metrics.append((block.steps, row))
                     block.steps += 1
                     bare_yields = 0
                 previous = now

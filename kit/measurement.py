@@ -135,13 +135,15 @@ def _noting_end(
 def _noting_load(variants: Sequence[Variant]) -> Generator[None, None, None]:
     """Note beside which load variants were measured, and close them."""
     before = system.read_load()
-    try:
-        yield
-    finally:
-        conditions = system.describe_load(before, system.read_load())
+    with contextlib.ExitStack() as stack:
         for variant in variants:
-            variant.conditions = conditions
-            variant.close()
+            stack.callback(variant.close)
+        try:
+            yield
+        finally:
+            conditions = system.describe_load(before, system.read_load())
+            for variant in variants:
+                variant.conditions = conditions
 
 
 def compare(

@@ -76,7 +76,7 @@ def _list_settings() -> _Pairs:
     found["default device"] = torch.get_default_device, _set_default_device
     # Inference mode ends with the `with` that it belongs to.
     found["inference"] = torch.is_inference_mode_enabled, lambda _: None
-    found["garbage collection"] = gc.isenabled, _set_collection
+    found["collection"] = gc.isenabled, lambda on: gc.enable() if on else gc.disable()
     return {name: pair for name, pair in found.items() if _read(pair[0]) is not None}
 
 
@@ -86,10 +86,6 @@ def _read(getter: Callable[[], Any]) -> Any:
         return getter()
     except (AttributeError, RuntimeError):
         return None
-
-
-def _set_collection(enabled: bool) -> None:
-    (gc.enable if enabled else gc.disable)()
 
 
 def _set_default_device(device: Any) -> None:

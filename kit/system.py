@@ -140,11 +140,9 @@ class MemoryWatch:
 
     def __init__(self, *, in_a_hurry: bool = False) -> None:
         self.increase = self._start = self._peak = 0
-        self._in_a_hurry = in_a_hurry
-        self._done = threading.Event()
-        self._thread = threading.Thread(
-            target=self._look, name="kit memory", daemon=True
-        )
+        self._in_a_hurry, self._done = in_a_hurry, threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.name = "kit memory"
 
     def __enter__(self) -> MemoryWatch:
         if not self._in_a_hurry:
