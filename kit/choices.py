@@ -98,7 +98,7 @@ def check_place(on: object) -> None:
     if not (on is None or isinstance(on, Place)):
         raise ExperimentError(
             f"on={format_value(on)} is not something to measure on.\n"
-            "Pass what kit.start_ranks(2) returned; to compare, on=[ranks[:1], ranks]."
+            "Pass what kit.start_ranks(2) returned; a list is a choice for compare()."
         )
 
 

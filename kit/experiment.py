@@ -119,9 +119,8 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     function = inner_function(experiment)
     is_partial = isinstance(experiment, functools.partial)
     called = _name_of(experiment.func if is_partial else experiment)
-    is_async = inspect.iscoroutinefunction(function)
-    is_async = is_async or inspect.isasyncgenfunction(function)
-    if function is None or is_async or _returns_nothing(function):
+    kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction, _returns_nothing
+    if function is None or any(is_kind(function) for is_kind in kinds):
         said = (
             called if called != type(experiment).__name__ else format_value(experiment)
         )
@@ -175,7 +174,7 @@ def _bound(partial: functools.partial[Any]) -> dict[str, object]:
     return {**dict(zip(names, partial.args, strict=False)), **partial.keywords}
 
 
-def _returns_nothing(function: Callable[..., Any] | None) -> bool:
+def _returns_nothing(function: Callable[..., Any]) -> bool:
     """Return whether a plain function can only return None, by its source.
 
     A loop without its `yield` is the commonest mistake. Calling it to find out would
