@@ -82,10 +82,10 @@ class Experiment:
             if knob in self.fixed or not (knob in self.defaults or self.open_ended):
                 known = ", ".join(k for k in self.defaults if k not in self.fixed)
                 fixed = [f"{k}={format_value(v)}" for k, v in self.fixed.items()]
+                why = f"a partial has fixed {', '.join(fixed)}" if fixed else ""
                 raise ExperimentError(
-                    f"{self.name} has no knob for {knob}={format_value(value)}.\n"
-                    f"Its knobs: {known or 'none'}. One more is def {self.name}(*, "
-                    f"{knob}=…). Fixed by a partial: {', '.join(fixed) or 'none'}."
+                    f"{self.name} has no knob for {knob}={format_value(value)}.\nIts "
+                    f"knobs: {known or 'none'}; {why or f'one more is (*, {knob}=…)'}."
                 )
         bound = {**self.defaults, **self.fixed, **knobs}
         for knob, value in bound.items():
@@ -125,9 +125,9 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
             called if called != type(experiment).__name__ else format_value(experiment)
         )
         raise ExperimentError(
-            f"{said}{f' ({name!r})' if name else ''} is no experiment: a function with "
-            "a `yield`, which can be restarted.\nPass the function itself, without "
-            "calling it; in its loop, say `yield n` where a step of n items is done."
+            f"{said}{f' ({name!r})' if name else ''} is no experiment: a function with a "
+            "`yield`, not async.\nSay `yield n` in its loop where n items are done. Pass "
+            "the function itself: a generator cannot be restarted."
         )
     fixed = _bound(experiment) if is_partial else {}
     defaults, open_ended = _knobs(called, experiment, fixed)
@@ -146,8 +146,14 @@ def _knobs(
     called: str, experiment: Callable[..., Any], fixed: Mapping[str, object]
 ) -> tuple[dict[str, object], bool]:
     """Return all knobs with their defaults, and whether any other name goes, too."""
-    defaults, open_ended = {}, False
-    for parameter in inspect.signature(experiment).parameters.values():
+    try:
+        parameters = inspect.signature(experiment).parameters.values()
+    except ValueError:
+        fault = "has other parameters than what a partial has fixed"
+        raise ExperimentError(f"{called} {fault}.\nMend the partial.") from None
+    defaults: dict[str, object] = {}
+    open_ended = False
+    for parameter in parameters:
         name, kind = parameter.name, parameter.kind
         wrong, cure = "", f"Write def {called}(*, {name}=…)"
         if kind is parameter.VAR_KEYWORD:
