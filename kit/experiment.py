@@ -119,15 +119,17 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     function = inner_function(experiment)
     is_partial = isinstance(experiment, functools.partial)
     called = _name_of(experiment.func if is_partial else experiment)
-    kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction, _returns_nothing
-    if function is None or any(is_kind(function) for is_kind in kinds):
+    kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+    is_odd = function is None or any(is_kind(function) for is_kind in kinds)
+    if is_odd or _returns_nothing(function):
         said = (
             called if called != type(experiment).__name__ else format_value(experiment)
         )
+        said += f" ({name!r})" if name else ""
         raise ExperimentError(
-            f"{said}{f' ({name!r})' if name else ''} is no experiment: a function with a "
-            "`yield`, not async.\nSay `yield n` in its loop where n items are done. Pass "
-            "the function itself: a generator cannot be restarted."
+            f"{said} {'is no ordinary function' if is_odd else 'has no `yield`'}, so "
+            "it is no experiment.\nSay `yield n` in its loop where n items are done. "
+            "Pass the function itself: a generator cannot be restarted."
         )
     fixed = _bound(experiment) if is_partial else {}
     defaults, open_ended = _knobs(called, experiment, fixed)
@@ -180,7 +182,7 @@ def _bound(partial: functools.partial[Any]) -> dict[str, object]:
     return {**dict(zip(names, partial.args, strict=False)), **partial.keywords}
 
 
-def _returns_nothing(function: Callable[..., Any]) -> bool:
+def _returns_nothing(function: Callable[..., Any] | None) -> bool:
     """Return whether a plain function can only return None, by its source.
 
     A loop without its `yield` is the commonest mistake. Calling it to find out would
