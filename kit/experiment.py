@@ -122,9 +122,8 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
     is_odd = function is None or any(is_kind(function) for is_kind in kinds)
     if is_odd or _returns_nothing(function):
-        said = (
-            called if called != type(experiment).__name__ else format_value(experiment)
-        )
+        is_named = called != type(experiment).__name__
+        said = called if is_named else format_value(experiment)
         said += f" ({name!r})" if name else ""
         raise ExperimentError(
             f"{said} {'is no ordinary function' if is_odd else 'has no `yield`'}, so "
