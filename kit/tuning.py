@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import math
 import re
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -173,9 +172,9 @@ def _time(variant: Variant, progress: Progress, seconds: float) -> tuple[float, 
     with contextlib.closing(variant), variant.lead(0, progress) as life:
         life.open()
         life.settle(seconds)
-        busy = time.process_time()
+        busy = clock.processor_seconds()
         _time_blocks(life, seconds)
-        busy = time.process_time() - busy
+        busy = clock.processor_seconds() - busy
     trial = make_trial(variant, whole_runs=False)
     steps = sum(block.steps for block in trial.blocks)
     return sum(trial.block_items) / steps, trial.step_seconds, busy / steps
