@@ -946,6 +946,14 @@ def test_nothing_is_shown_while_a_progress_is_hushed(at_once, capsys):
         wait_until(lambda: "measuring train" in capsys.readouterr().err)
 
 
+def test_a_notebook_that_will_be_stored_shows_none(capsys, monkeypatch):
+    """It would be one more output of a cell whose outputs are compared."""
+    monkeypatch.setenv("KIT_STATIC", "1")
+    with Progress("anything", at_once=True):
+        time.sleep(0.3)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_who_shows_progress_is_a_thread_of_the_kit(at_once):
     before = set(threading.enumerate())
     with at_once:
