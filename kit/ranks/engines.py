@@ -1,282 +1,272 @@
-"""The processes behind the ranks: ipyparallel engines, started here or elsewhere."""
+"""The processes behind the ranks: engines that ipyparallel starts, restarts, watches.
+
+A small process of the kit's own watches this one: so engines end with a kernel that is
+killed, even one that is stuck.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import datetime
 import os
+import re
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
+import time
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-from kit import clock
-from kit.experiment import ExperimentError
-from kit.ranks.rank import LAST_WORD, leave, share_cores
+import psutil
+from IPython import get_ipython
 
-_SECONDS_TO_START, _SECONDS_TO_END = 60, 2
-_SECONDS_BETWEEN_LOOKS = 0.02
-_SECONDS_FOR_LAST_WORD = 0.2
-#: An engine is registered at its first heartbeat: they come more often than usual.
-#: Whether one lives is seen from its process, not from missed beats.
-_BEATS = (
-    "--HeartMonitor.period=500",
-    "--HeartMonitor.max_heartmonitor_misses=600",
-)
+from kit.experiment import ExperimentError
+from kit.progress import Progress, take_turn
+from kit.ranks.rank import introduce, join, leave, stacks_of
+
+_SECONDS_TO_START, _SECONDS_TO_END, _SECONDS_BETWEEN_LOOKS = 60, 10, 0.2
+#: What ipyparallel sets in the environment of all that it starts.
+_FOLDER = "IPP_PROFILE_DIR"
+_PX = re.compile(r"^\s*%%?px\b", re.MULTILINE)
 
 
 class Engines:
-    """Engines of a cluster that the reader made; one for each rank, in order.
+    """One engine for each rank, in order, and the world that some of them make.
 
-    `client` is an ipyparallel Client, connected.
+    `facts` is what each says of itself. `epoch` counts failures: what was kept on a
+    rank before one is there no more. `cluster` is a reader's own, None for a new one.
     """
 
-    def __init__(self, client: Any, count: int, *, close_client: bool) -> None:
-        self.client = client
-        self.ids = list(client.ids[:count])
-        self._close_client = close_client
-
-    def view(self, ranks: int | Sequence[int]) -> Any:
-        """Return ipyparallel's view of one rank, or of some."""
-        one = isinstance(ranks, int)
-        targets = self.ids[ranks] if one else [self.ids[rank] for rank in ranks]
-        return self.client.direct_view(targets)
-
-    def have_ended(self) -> list[int]:
-        """Return the ranks whose process has ended."""
-        alive = set(self.client.ids)
-        return [rank for rank, number in enumerate(self.ids) if number not in alive]
-
-    def end(self, ranks: Sequence[int]) -> None:
-        """End the processes of some ranks at once, after a last word of theirs."""
-        for name in (LAST_WORD, "SIGKILL"):
-            for number in {self.ids[rank] for rank in ranks} & set(self.client.ids):
-                with contextlib.suppress(KeyError):  # it has ended meanwhile
-                    self.client.send_signal(name, number, block=False)
-            threading.Event().wait(_SECONDS_FOR_LAST_WORD)
-        _expect(lambda: set(ranks) <= set(self.have_ended()), "To end")
-
-    def replace(self, ranks: Sequence[int]) -> None:
-        """Start new processes for ranks whose own have ended."""
-        cluster = self.client.cluster
+    def __init__(self, count: int, cluster: Any, timeout_seconds: float) -> None:
+        self.ranks, self.timeout_seconds = tuple(range(count)), timeout_seconds
+        self.facts: dict[int, dict[str, Any]] = {}
+        self.why_closed, self.epoch, self.are_broken = "", 0, False
+        self._worlds, self._shown, self._first_cell = 0, (), 0
+        self._store = self._px = self._client = None
+        self._cluster, self._folder = cluster, ""
         if cluster is None:
-            raise ExperimentError(
-                f"{name_ranks(ranks)} cannot be replaced: start_ranks(cluster=…) was "
-                "given a Client, and only a Cluster starts engines.\n"
-                "Start engines yourself, then the ranks again."
+            self._folder = tempfile.mkdtemp(prefix="kit-ranks-")
+            self._cluster = _make_cluster(self._folder)
+            code = (
+                f"from {__name__} import watch; watch({os.getpid()}, {self._folder!r})"
             )
-        before = set(self.client.ids)
-        wait_for_coroutine(cluster.start_engines(len(ranks)))
-        _expect(lambda: len(set(self.client.ids) - before) >= len(ranks), "To start")
-        new = sorted(set(self.client.ids) - before)
-        for rank, number in zip(ranks, new, strict=False):
-            self.ids[rank] = number
-
-    def last_words(self, rank: int) -> tuple[int | None, str]:
-        """Return the exit code of a rank's process and its log, if they are known."""
-        return None, ""
-
-    def close(self) -> None:
-        """Leave the engines: the reader's go on."""
-        with contextlib.suppress(Exception):  # they may have ended
-            everyone = self.view(range(len(self.ids)))
-            everyone.apply_async(leave).get(timeout=_SECONDS_TO_END)
-        if self._close_client:
-            self.client.close()
-
-
-class LocalEngines(Engines):
-    """Engines on this machine, which no other can reach, and which end with us."""
-
-    def __init__(self, count: int) -> None:
-        from ipyparallel import Cluster
-        from traitlets.config import Config
-
-        self._folder = tempfile.mkdtemp(prefix="kit-ranks-")
-        self._environment = {
-            "IPYTHONDIR": self._folder,
-            "OMP_NUM_THREADS": str(share_cores(count)),
-            "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
-        }
-        command = [sys.executable, "-m", "kit.ranks.process"]
-        ours = [str(os.getpid()), self._folder]
-        config = Config()
-        config.ControllerLauncher.controller_cmd = [*command, "controller", *ours]
-        config.EngineLauncher.engine_cmd = [*command, "engine", *ours]
-        config.LocalProcessLauncher.stop_seconds_until_kill = _SECONDS_TO_END
-        # They start beside the controller, and read from a file how to connect to it.
-        config.Cluster.send_engines_connection_env = False
-        log = logging.getLogger(__name__)
-        log.addHandler(logging.NullHandler())
-        log.propagate = False
-        self._cluster = Cluster(
-            config=config,
-            load_profile=False,
-            profile_dir=self._folder,
-            cluster_id="",
-            log=log,
-            shutdown_atexit=False,
-            delay=0.0,
-            controller_ip="127.0.0.1",
-            controller_location="127.0.0.1",
-            controller_args=[*_BEATS],
-        )
-        self._launchers: dict[int, Any] = {}
-        self.client: Any = None
-        self.ids = [-1] * count
+            command = [sys.executable, "-c", code]
+            self._watcher = subprocess.Popen(command, start_new_session=True)
 
     def start(self) -> None:
-        """Start controller and engines, and wait until they have found each other."""
-        everyone = range(len(self.ids))
-        wait_for_coroutine(self._cluster.start_controller())
-        wait_for_coroutine(self._start(everyone))
-        self.client = wait_for_coroutine(self._cluster.connect_client())
-        self._register(everyone, set())
+        """Start the engines, or take those that run, and let them make a world."""
+        if self._folder:
+            _run(self._cluster.start_cluster(len(self.ranks)))
+        self._client = _run(self._cluster.connect_client())
+        self._open_store()
+        self._meet()
 
-    def replace(self, ranks: Sequence[int]) -> None:
-        """Start new processes for ranks whose own have ended."""
-        with contextlib.suppress(
-            TimeoutError
-        ):  # then they get other numbers, no matter
-            wait_until(
-                lambda: not {self.ids[r] for r in ranks} & set(self.client.ids), 3
+    def _open_store(self) -> None:
+        """Open the store, kept by this process, where ranks meet to make a world."""
+        import torch.distributed as dist
+
+        host = "127.0.0.1" if self._folder else ""
+        listener = socket.create_server((host, 0))
+        self._address = host or socket.gethostname(), listener.getsockname()[1]
+        self._store = dist.TCPStore(
+            *self._address,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+            timeout=datetime.timedelta(seconds=self.timeout_seconds),
+        )
+
+    def _meet(self) -> None:
+        """Wait until all engines are there, and make each a rank."""
+        wanted, seconds = len(self.ranks), _SECONDS_TO_START
+        self._client.wait_for_engines(wanted, timeout=seconds, interactive=False)
+        self._ids = sorted(self._client.ids)[:wanted]
+        self._machines = self._ask(self.ranks, introduce, sys.path, self._folder)
+        self.are_broken, self._shown = False, ()
+        self.show(self.ranks)
+        shell = get_ipython()
+        if shell is not None and self._px is None:
+            self._px = self._client.direct_view(self._ids)
+            self._px.block = True
+            self._px.activate()
+            shell.events.register("pre_run_cell", self._before_cell)
+        if shell is not None:
+            self._px.targets, self._first_cell = self._ids, shell.execution_count
+
+    def _before_cell(self, info: Any) -> None:
+        """Get all ranks ready where a cell is about to run on them by itself."""
+        if _PX.search(info.raw_cell or ""):
+            with Progress("%%px runs on the ranks") as progress, take_turn(progress):
+                self.show(self.ranks)
+
+    def send(self, rank: int, function: Any, *arguments: object) -> Any:
+        """Call a function on a rank; return ipyparallel's reply, which is a future."""
+        view = self._client.direct_view(self._ids[rank])
+        return view.apply_async(function, rank, *arguments)
+
+    def _ask(self, ranks: Iterable[int], function: Any, *arguments: Any) -> list[Any]:
+        replies = [self.send(rank, function, *arguments) for rank in ranks]
+        wait(replies, _SECONDS_TO_START + self.timeout_seconds)
+        try:
+            return [reply.get(timeout=0) for reply in replies]
+        except Exception as error:
+            self.are_broken = True
+            raise ExperimentError(
+                f"The processes cannot be ranks: {error}.\nThey need this kit and "
+                "PyTorch, in versions alike, and memory. Run the cell again."
+            ) from None
+
+    def check_open(self) -> None:
+        """Raise ExperimentError where the ranks were closed."""
+        if self.why_closed:
+            raise ExperimentError(
+                f"These ranks are closed: {self.why_closed}.\n"
+                "Start new ones: ranks = kit.start_ranks(2)."
             )
-        before = set(self.client.ids)
-        wait_for_coroutine(self._start(ranks))
-        self._register(ranks, before)
 
-    def _register(self, ranks: Sequence[int], before: set[int]) -> None:
-        """Wait until new engines have numbers, which none `before` had; note them."""
-        import_module("torch.distributed")  # needed next, and they take their time
+    def show(self, members: tuple[int, ...]) -> None:
+        """Let some ranks be the whole world; all start anew where one has ended."""
+        self.check_open()
+        if not self.are_broken and (dead := self.find_dead()):
+            self.are_broken, names = True, ", ".join(map(str, dead))
+            print(f"rank {names} has ended. {self.break_up()}", file=sys.stderr)
+        if self.are_broken:
+            self._restart()
+        if self._shown != members:
+            self._worlds += 1
+            where = self._address, f"{self._worlds}", self.timeout_seconds
+            facts = self._ask(members, join, members, self._machines, *where)
+            self.facts |= zip(members, facts, strict=True)
+            self._shown = members
 
-        def are_registered() -> bool:
-            self._check(ranks)
-            return len(set(self.client.ids) - before) >= len(ranks)
+    def _restart(self) -> None:
+        """End all engines that are left, and start new ones."""
+        self.signal("SIGKILL", self.ranks)
+        for _ in range(int(_SECONDS_TO_END / _SECONDS_BETWEEN_LOOKS)):
+            if len(self.find_dead()) < len(self.ranks):
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+        _run(self._cluster.restart_engines())
+        self._meet()
 
-        _expect(are_registered, "To start")
-        new = sorted(set(self.client.ids) - before)
-        pids = self.client.direct_view(new).apply_sync(os.getpid)
-        numbers = dict(zip(pids, new, strict=True))
-        for rank in ranks:
-            self.ids[rank] = numbers[self._launchers[rank].pid]
-
-    async def _start(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            name = str(rank)
-            if name in self._cluster.engines:
-                await self._cluster.stop_engines(name)
-            await self._cluster.start_engines(
-                1,
-                engine_set_id=name,
-                engine_args=[
-                    f"--IPEngine.id={rank}",
-                    "--IPEngine.max_heartbeat_misses=0",
-                    "--IPEngine.out_stream_factory=kit.ranks.process.Output",
-                    "--log-level=ERROR",
-                ],
-                environment=dict(self._environment),
-            )
-            (self._launchers[rank],) = self._cluster.engines[name].launchers.values()
-
-    def _check(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            if not self._launchers[rank].process.is_running():
-                log = " ".join(self.last_words(rank)[1].split())
-                raise ExperimentError(
-                    f"The process of rank {rank} ended before it was ready.\n"
-                    f"It said: {log[-300:]}"
-                )
-
-    def have_ended(self) -> list[int]:
+    def find_dead(self) -> list[int]:
         """Return the ranks whose process has ended."""
-        ended = super().have_ended()
-        return [
-            rank
-            for rank, launcher in self._launchers.items()
-            if rank in ended or not launcher.process.is_running()
-        ]
+        alive = {*self._client.ids}
+        return [rank for rank in self.ranks if self._ids[rank] not in alive]
 
-    def last_words(self, rank: int) -> tuple[int | None, str]:
-        """Return the exit code of a rank's process that has ended, and its log."""
-        import psutil
+    def signal(self, name: str, ranks: Iterable[int]) -> None:
+        """Send a signal to the processes of some ranks, if they have not ended."""
+        for rank in ranks:
+            with contextlib.suppress(IndexError):
+                self._client.send_signal(name, self._ids[rank], block=False)
 
-        launcher = self._launchers[rank]
-        code = None
-        with contextlib.suppress(TimeoutError, psutil.TimeoutExpired):
-            wait_for_coroutine(launcher.join(timeout=_SECONDS_TO_END))
-            code = launcher.process.wait(0)
-        return code, launcher.get_output()
+    def break_up(self) -> str:
+        """Use no more what is on the ranks, which have left their world; say so.
 
-    def close(self) -> None:
-        """End all processes and remove their folder."""
-        import psutil
+        Where they are broken, all start anew before the next call.
+        """
+        self.epoch, self._shown = self.epoch + 1, ()
+        if not self.are_broken:
+            return "The ranks can be used again."
+        self.signal("SIGKILL", self.ranks)
+        said, shell = (
+            "The ranks can be used again; all start anew, empty",
+            get_ipython(),
+        )
+        raw = shell.history_manager.input_hist_raw if shell is not None else []
+        cells = [number for number, cell in enumerate(raw) if _PX.search(cell)]
+        again = [f"In[{number}]" for number in cells if number >= self._first_cell]
+        if not again:
+            return f"{said}: what was there is gone."
+        return f"{said}. Run {', '.join(again)} again, which made what was there."
 
-        engines, helpers = [], []
-        for launcher in self._launchers.values():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                helpers += launcher.process.children(recursive=True)
-                engines.append(launcher.process)
-        if self.client is not None:
-            self.client.close()
-        for engine in engines:  # all at once: ipyparallel waits for one by one
-            with contextlib.suppress(psutil.NoSuchProcess):
-                engine.terminate()
-        _, stuck = psutil.wait_procs(engines, timeout=_SECONDS_TO_END)
-        for engine in stuck:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                engine.kill()
-        wait_for_coroutine(self._cluster.stop_engines())
-        for helper in helpers:  # each would tell the controller first
-            with contextlib.suppress(psutil.NoSuchProcess):
-                helper.kill()
-        wait_for_coroutine(self._cluster.stop_controller())
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def read_stacks(self, rank: int) -> tuple[str, int]:
+        """Return where the threads of a rank stood, and which is the main thread."""
+        fact, text = self.facts[rank], ""
+        if self._folder:
+            text = stacks_of(self._folder, fact["process"]).read_text()
+        return text, fact["main_thread"]
 
+    def find_exit_code(self, rank: int) -> int | None:
+        """Return the exit code of a process that has ended, if it is known."""
+        launchers = self._cluster.engine_set.launchers if self._folder else {}
+        for launcher in launchers.values():
+            if launcher.pid == self.facts[rank]["process"]:
+                with contextlib.suppress(TimeoutError, psutil.TimeoutExpired):
+                    _run(launcher.join(timeout=_SECONDS_TO_END))
+                    return launcher.process.wait(0)
+        return None
 
-def wait_until(
-    condition: Callable[[], bool], seconds: float = _SECONDS_TO_START
-) -> None:
-    """Wait until something is so; raise TimeoutError where it takes too long."""
-    deadline = clock.CLOCK.wall() + seconds
-    while not condition():
-        if clock.CLOCK.wall() > deadline:
-            raise TimeoutError(f"nothing came of it in {seconds:.0f} s")
-        threading.Event().wait(_SECONDS_BETWEEN_LOOKS)
-
-
-def _expect(condition: Callable[[], bool], what: str) -> None:
-    """Wait until engines have done something; else say what they did not do."""
-    try:
-        wait_until(condition)
-    except TimeoutError:
-        raise ExperimentError(
-            f"{what} took processes of ranks more than {_SECONDS_TO_START} s.\n"
-            "Try again when the machine is less busy; an engine's log may tell why."
-        ) from None
+    def close(self, why: str) -> None:
+        """End the engines; those of a reader's cluster only leave their world."""
+        if self.why_closed:
+            return
+        self.why_closed = why
+        if self._px is not None:
+            get_ipython().events.unregister("pre_run_cell", self._before_cell)
+        if self._folder:
+            end_all_of(self._folder)
+            self._watcher.kill()
+            self._watcher.wait()
+        else:
+            wait([self.send(rank, leave) for rank in self.ranks], _SECONDS_TO_END)
+        if self._client is not None:
+            self._client.close()
+        self._store = None
 
 
-def wait_for_coroutine(work: Coroutine[Any, Any, Any]) -> Any:
+def _make_cluster(folder: str) -> Any:
+    """Return an ipyparallel Cluster that no other machine can reach."""
+    from ipyparallel import Cluster
+    from ipyparallel.cluster.launcher import LocalEngineLauncher, LocalEngineSetLauncher
+    from traitlets.config import Config
+
+    class RankLauncher(LocalEngineLauncher):
+        def find_args(self) -> list[str]:
+            return [*super().find_args(), f"--IPEngine.id={self.identifier}"]
+
+    class RanksLauncher(LocalEngineSetLauncher):
+        launcher_class = RankLauncher
+
+    config, loopback = Config(), "lo" if sys.platform == "linux" else "lo0"
+    config.BaseLauncher.environment = {"IPYTHONDIR": folder}
+    config.BaseLauncher.environment["GLOO_SOCKET_IFNAME"] = loopback
+    return Cluster(
+        engines=RanksLauncher,
+        config=config,
+        load_profile=False,
+        profile_dir=folder,
+        cluster_id="",
+        log_level=50,
+        shutdown_atexit=False,
+        delay=0.0,
+        controller_ip="127.0.0.1",
+        controller_location="127.0.0.1",
+        # An engine is registered at its first heartbeat: they come more often.
+        controller_args=["--HeartMonitor.period=500"],
+    )
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine to its end, in a thread: a notebook's own loop runs here."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as words.
+def watch(pid: int, folder: str) -> None:
+    """Wait until the process that started this one ends; then end what it started."""
+    while os.getppid() == pid:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    end_all_of(folder)
 
-    >>> name_ranks([1]), name_ranks([0, 1, 2, 5])
-    ('rank 1', 'ranks 0–2, 5')
-    """
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    words = [f"{p[0]}–{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts]
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(words)}"
+
+def end_all_of(folder: str) -> None:
+    """End all processes that were started for a folder, and remove it."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(_FOLDER) == folder:
+                process.kill()
+    shutil.rmtree(folder, ignore_errors=True)

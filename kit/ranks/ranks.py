@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kit import figures
 from kit.experiment import Experiment, ExperimentError
 from kit.machine import find_cores
 from kit.progress import Progress, take_turn
-from kit.ranks.engines import (
-    Engines,
-    LocalEngines,
-    name_ranks,
-    wait_for_coroutine,
-    wait_until,
-)
+from kit.ranks.call import Call, name_ranks
+from kit.ranks.engines import Engines
 from kit.ranks.lives import RanksVariant
-from kit.ranks.team import Team
-from kit.system import find_memory
 
 _MOST_PER_CORE = 4
-_BYTES_PER_RANK = 300e6
-_team: Team | None = None
+_engines: Engines | None = None
 
 
 class Ranks:
     """Processes with a process group, kept alive; or, by a slice, a part of them.
 
     `len(ranks)` is their number. `ranks[:1]` is a view: the same processes, and for
-    what runs on it they are the whole world, with ranks from 0. A context manager that
-    closes them; they also end with the process that started them.
+    what runs on it they are the whole world, with ranks from 0; what was made with a
+    group of the world before is then of no use. A context manager that closes them;
+    they also end with the process that started them.
     """
 
-    def __init__(self, team: Team, members: tuple[int, ...]) -> None:
-        self._team, self._members = team, members
+    def __init__(self, engines: Engines, members: tuple[int, ...]) -> None:
+        self._engines, self._members = engines, members
 
     def run(
         self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -50,42 +40,33 @@ class Ranks:
         values of the notebook that it uses; names that the notebook lacks are those of
         `%%px` cells. What it prints appears line by line, after the rank's number.
         Raises RankError where a rank fails or the ranks do not agree; after that, and
-        after an interrupt, they can be used again.
+        after an interrupt, they can be used again. Where one has died, or did not stop,
+        all start anew, and the error says which `%%px` cells to run again.
         """
-        name = getattr(function, "__name__", type(function).__name__)
-        progress = Progress(f"{name}() runs on {name_ranks(self._members)}")
-        with (
-            progress,
-            take_turn(progress),
-            self._team.start(progress, self._members, function, args, kwargs) as call,
-        ):
-            progress.doing = "measuring"  # as Progress calls what needs no name
-            for _ in call:
-                progress.hear()
-        return call.values
+        name = f"{getattr(function, '__name__', type(function).__name__)}()"
+        progress = Progress(f"{name} runs on {name_ranks(self._members)}")
+        progress.doing = "measuring"  # as Progress calls what needs no name
+        with progress, take_turn(progress):
+            call = Call(self._engines, progress, self._members, name)
+            return call.run(function, *args, **kwargs)
 
     def prepare(
         self, experiment: Experiment, knobs: Mapping[str, object]
     ) -> RanksVariant:
         """Make a variant of an experiment: what `on=ranks` does."""
-        self._team.check_open()
+        self._engines.check_open()
         note = f"On {name_ranks(self._members)}: {self._describe()}."
-        return RanksVariant(self._team, self._members, experiment, knobs, note)
+        return RanksVariant(self._engines, self._members, experiment, knobs, note)
 
     def close(self) -> None:
         """End the processes; closing a view ends nothing."""
-        if len(self._members) == len(self._team.engines.ids):
-            self._team.close()
+        if self._members == self._engines.ranks:
+            self._engines.close("close() was called")
 
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -101,149 +82,80 @@ class Ranks:
                 f"ranks[{which.start}:{which.stop}] is empty: there are {len(self)}.\n"
                 "Take one or more, as in ranks[:1]."
             )
-        return Ranks(self._team, members)
+        return Ranks(self._engines, members)
 
     def __repr__(self) -> str:
         return f"<{name_ranks(self._members)} on {self._describe()}>"
 
     def _describe(self) -> str:
         """Say what each of them has, as in "cpu, 1 thread each"."""
-        threads = {fact["threads"] for fact in self._facts}
-        devices = ", ".join(dict.fromkeys(self._devices))
-        many = "/".join(map(str, sorted(threads)))
+        facts = [self._engines.facts[rank] for rank in self._members]
+        devices = ", ".join(dict.fromkeys(fact["device"] for fact in facts))
+        many = "/".join(sorted({str(fact["threads"]) for fact in facts}))
         return f"{devices}, {many} thread{'s' * (many != '1')} each"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (rank, device, fact["threads"], fact["pid"])
-            for rank, device, fact in zip(
-                self._members, self._devices, self._facts, strict=True
-            )
-        ]
-        return figures.html_table(
-            ["rank", "device", "threads", "process"],
-            rows,
-            title=_count(len(self), "rank"),
-        )
-
-    @property
-    def _facts(self) -> list[dict[str, Any]]:
-        return [self._team.facts[rank] for rank in self._members]
-
-    @property
-    def _devices(self) -> list[str]:
-        return [self._team.devices[rank] for rank in self._members]
+        names = "device", "threads", "process"
+        facts = {rank: self._engines.facts[rank] for rank in self._members}
+        rows = [(rank, *(fact[name] for name in names)) for rank, fact in facts.items()]
+        title = f"{len(self)} rank{'s' * (len(self) > 1)}"
+        return figures.html_table(["rank", *names], rows, title=title)
 
 
-def start_ranks(n: int, *, cluster: Any = None, timeout: float = 25.0) -> Ranks:
+def start_ranks(n: int, *, timeout: float = 25.0, cluster: Any = None) -> Ranks:
     """Start n processes with a process group, and keep them for many calls.
 
     Each has a GPU of its own where there are enough, else the CPU and its share of the
     cores. Starting takes some seconds. There is one set at a time: a second start
-    closes the first. `cluster` is an ipyparallel Cluster or Client that runs already,
-    for engines on other machines. `timeout` is how long, in seconds, ranks wait for
-    each other before that is an error. Raises ExperimentError where n is no number of
+    closes the first. `timeout` is how long, in seconds, ranks wait for each other
+    before that is an error. `cluster` is an ipyparallel Cluster that runs already, for
+    engines on other machines. Raises ExperimentError where n is no number of
     ranks for this machine, and warns where they have to share cores.
 
     >>> with start_ranks(2) as ranks:
     ...     ranks.run(lambda x: x + dist.get_rank(), 10)
     [10, 11]
     """
-    global _team
+    global _engines
     _check(n, timeout, cluster)
-    _check_installed()
-    with Progress(f"starting {_count(n, 'rank')}") as progress:
+    if _engines is not None:
+        again = "start_ranks() was called again, and there is one set at a time"
+        _engines.close(again)
+    with Progress(f"starting {n} rank{'s' * (n > 1)}") as progress:
         progress.doing = "starting processes"
-        engines = LocalEngines(n) if cluster is None else _take_over(cluster, n)
-        if _team is not None:
-            _team.close(
-                "start_ranks() was called again, and there is one set at a time"
-            )
-        team = Team(engines, timeout)
+        _engines = Engines(n, cluster, timeout)
         try:
-            if isinstance(engines, LocalEngines):
-                engines.start()
-            progress.hear()
-            progress.doing = "loading PyTorch"
-            team.mend()
+            _engines.start()
         except BaseException:
-            team.close()
+            _engines.close("they did not start")
             raise
-    _team = team
-    return Ranks(team, tuple(range(n)))
+    return Ranks(_engines, _engines.ranks)
 
 
-def _take_over(cluster: Any, n: int) -> Engines:
-    """Return engines of a cluster that the reader has started."""
-    from ipyparallel import Client, Cluster
-
-    is_client = isinstance(cluster, Client)
-    if not is_client and not (isinstance(cluster, Cluster) and cluster.controller):
+def _check(n: Any, timeout: Any, cluster: Any) -> None:
+    """Refuse what cannot be started; warn where ranks share cores."""
+    # Not this_machine(): it would load PyTorch first.
+    cores = find_cores(Path("/"))[0] or 1
+    if n not in range(1, _MOST_PER_CORE * cores + 1) or isinstance(n, (bool, float)):
         raise ExperimentError(
-            f"start_ranks(): cluster={figures.format_value(cluster)} is no ipyparallel "
-            "Cluster or Client that runs.\n"
-            f"Start one: ipyparallel.Cluster(n={n}).start_cluster_sync()."
+            f"start_ranks(): n={figures.format_value(n)} is no number of processes for "
+            f"{cores} core{'s' * (cores > 1)}.\n"
+            f"Use a whole number from 1 to {_MOST_PER_CORE * cores}: start_ranks(2)."
         )
-    client = cluster if is_client else wait_for_coroutine(cluster.connect_client())
-    try:
-        wait_until(lambda: len(client.ids) >= n)
-    except TimeoutError:
-        raise ExperimentError(
-            f"start_ranks(n={n}): the cluster has {len(client.ids)} engines.\n"
-            "Start more of them, or fewer ranks."
-        ) from None
-    return Engines(client, n, close_client=not is_client)
-
-
-def _check(n: int, timeout: float, cluster: Any) -> None:
-    """Refuse what is no number of ranks, or too many; warn where they share cores."""
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise ExperimentError(
-            f"start_ranks(): n={figures.format_value(n)} is no number of processes.\n"
-            "Use a whole number, 1 or more: start_ranks(2)."
-        )
-    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not is_number or not 1 <= timeout <= 86_400:
+    if not (isinstance(timeout, (int, float)) and 1 <= timeout <= 86_400):
         raise ExperimentError(
             f"start_ranks(): timeout={figures.format_value(timeout)} is not a time to "
             "wait.\nUse seconds, from 1 to a day."
         )
-    if cluster is not None:
-        return
-    # Not this_machine(): it would load PyTorch first.
-    cores, memory = find_cores(Path("/"))[0] or 1, find_memory(Path("/"))[0]
-    if n > _MOST_PER_CORE * cores:
+    if cluster is not None and not getattr(cluster, "controller", None):
         raise ExperimentError(
-            f"start_ranks(n={n}): {n} processes on {_count(cores, 'core')} would "
-            f"mostly wait for a core.\nUse at most {_MOST_PER_CORE * cores}; with "
-            f"{cores}, each has one of its own."
+            f"start_ranks(): cluster={figures.format_value(cluster)} is no ipyparallel "
+            "Cluster that runs.\n"
+            f"Start one: ipyparallel.Cluster(n={n}).start_cluster_sync()."
         )
-    if memory is not None and n * _BYTES_PER_RANK > memory:
-        needed, there = map(figures.format_bytes, (n * _BYTES_PER_RANK, memory))
-        raise ExperimentError(
-            f"start_ranks(n={n}): {n} processes with PyTorch need about {needed}, and "
-            f"there are {there}.\nUse fewer."
-        )
-    if n > cores:
+    if n > cores and cluster is None:
         warnings.warn(
-            f"{n} ranks share {_count(cores, 'core')}, so they wait for each other's "
-            "turn: what they compute is right, how fast they are says little.",
+            f"{n} ranks share {cores} core{'s' * (cores > 1)}, so they wait for each "
+            "other's turn: what they compute is right, how fast they are says little.",
             stacklevel=3,
         )
-
-
-def _check_installed() -> None:
-    """Refuse where what starts the processes, and sends to them, is not installed."""
-    try:
-        for name in ("ipyparallel", "cloudpickle"):
-            import_module(name)
-    except ImportError as error:
-        raise ExperimentError(
-            f"start_ranks(): {error.name or name} is not installed, and ranks need it."
-            f"\nInstall it with `{sys.executable} -m pip install ipyparallel "
-            "cloudpickle`. Without it, run a script with torchrun."
-        ) from None
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
