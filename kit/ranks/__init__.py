@@ -2,8 +2,8 @@
 
 At the bottom are the `engines`, processes that ipyparallel starts, restarts and
 watches. A `call` runs one function on some of them, follows it and tells of failures;
-`rank` is its other end, in each process. `ranks` is what a reader holds, and `lives`
-are those of an experiment with `on=ranks`, where a block is one call.
+`rank` is its other end, in each process. `ranks` is what a reader holds, with the lives
+of an experiment that is measured there: each start, block and close is one call.
 """
 
 from kit.ranks.call import RankError

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import math
+import os
 import re
-import signal
 import sys
 import time
 import types
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import suppress
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
@@ -24,8 +24,8 @@ from IPython import get_ipython
 from kit import clock
 from kit.experiment import ExperimentError
 from kit.progress import Progress, Stopped
-from kit.ranks.engines import Engines
-from kit.ranks.rank import Outcome, find_place, leave, perform
+from kit.ranks.engines import Engines, name_ranks
+from kit.ranks.rank import Outcome, leave, perform
 
 _SECONDS_BETWEEN_LOOKS, _SECONDS_FOR_OUTPUT = 0.05, 0.5
 #: Others may fail on their own account, or be freed by the one that has failed; then
@@ -34,7 +34,6 @@ _SECONDS_FOR_OTHERS = _SECONDS_TO_STOP = 1.0
 _LONGEST_TEXT = 200
 #: What gloo, the store and NCCL say where another rank did not come in time.
 _TIMEOUT = re.compile(r"time[d ]*out", re.IGNORECASE)
-_STACK = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
 class RankError(ExperimentError):
@@ -72,7 +71,7 @@ class Call:
         Raises RankError where a rank fails or the ranks do not agree, and Stopped where
         the progress is abandoned. After these and an interrupt nothing is left of it.
         """
-        payload, engines = pack(self._name, (function, args, options)), self._engines
+        payload, engines = self._pack((function, args, options)), self._engines
         engines.show(self._members)
         for rank in self._members:
             self._replies[rank] = engines.send(rank, perform, payload)
@@ -80,11 +79,14 @@ class Call:
             self._follow()
         except BaseException as error:
             usable = self._stop(0.0)
-            if isinstance(error, KeyboardInterrupt):
-                places = describe_places(self._outcomes)
-                lines = [f"{self._name} was interrupted.", *places, usable]
-                raise KeyboardInterrupt("\n".join(lines)) from None
-            raise
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            lines = [
+                f"{self._name} was interrupted.",
+                *_tell_all(self._outcomes),
+                usable,
+            ]
+            raise KeyboardInterrupt("\n".join(lines)) from None
         if len(returned := self._find_returned()) < len(self._members):
             usable = self._stop(_SECONDS_FOR_OTHERS)
             seconds = engines.timeout_seconds
@@ -93,6 +95,17 @@ class Call:
             raise failure
         self._print(last=True)
         return [*returned.values()]
+
+    def _pack(self, value: object) -> bytes:
+        buffer = io.BytesIO()
+        try:
+            _Packer(buffer).dump(value)
+        except Exception as error:
+            raise ExperimentError(
+                f"{self._name} cannot be sent to the ranks: {error}.\n"
+                "Make in the function itself what cannot be sent, such as open files."
+            ) from None
+        return buffer.getvalue()
 
     @property
     def _running(self) -> list[int]:
@@ -113,21 +126,19 @@ class Call:
             if self._outcomes:
                 deadline = min(deadline, now + self._engines.timeout_seconds)
             self._progress.hear()
-            self._collect(_SECONDS_BETWEEN_LOOKS)
+            self._collect()
             self._print()
 
-    def _collect(self, seconds: float) -> None:
-        """Wait until a rank's call has ended, and take down how."""
+    def _collect(self) -> None:
+        """Wait a moment for a rank's call to end, and take down how."""
         waiting = {rank: self._replies[rank] for rank in self._running}
-        wait(waiting.values(), seconds, FIRST_COMPLETED)
+        wait(waiting.values(), _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
         dead = self._engines.find_dead()
         for rank, reply in waiting.items():
             if reply.done() and reply.exception() is None:
                 self._outcomes[rank] = reply.result()
             elif rank in dead:
-                code = self._engines.find_exit_code(rank)
-                stacks = self._engines.read_stacks(rank)
-                self._outcomes[rank] = describe_death(code, *stacks)
+                self._outcomes[rank] = self._engines.find_death(rank)
             elif reply.done():
                 self._outcomes[rank] = Outcome("raised", error=f"{reply.exception()}")
 
@@ -139,17 +150,17 @@ class Call:
         """
         engines, engines.are_broken = self._engines, True  # an interrupt may come
         for rank in self._members:
-            with contextlib.suppress(IndexError):  # it has ended
+            with suppress(Exception):  # it has ended
                 engines.send(rank, leave)
         for seconds, name in ((patience, "SIGINT"), (_SECONDS_TO_STOP, "SIGUSR2")):
             deadline = clock.CLOCK.wall() + seconds
             while self._running and clock.CLOCK.wall() < deadline:
-                self._collect(_SECONDS_BETWEEN_LOOKS)
+                self._collect()
             engines.signal(name, self._running)
         if stuck := self._running:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(4 * _SECONDS_BETWEEN_LOOKS)
         for rank in stuck:
-            place = find_in_stacks(*engines.read_stacks(rank))
+            place, _ = engines.find_place(rank)
             self._outcomes[rank] = Outcome("stopped", place=place)
         self._print(last=True)
         died = any(outcome.kind == "died" for outcome in self._outcomes.values())
@@ -179,27 +190,9 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
     """
 
     def reducer_override(self, value: Any) -> Any:
-        is_module = isinstance(value, types.ModuleType)
-        if is_module and type(value) is not types.ModuleType:
+        if isinstance(value, types.ModuleType) and type(value) is not types.ModuleType:
             return importlib.import_module, (value.__name__,)
         return super().reducer_override(value)
-
-
-def pack(name: str, value: object) -> bytes:
-    """Return a value as bytes; raise ExperimentError, naming whose it is, if it cannot.
-
-    >>> len(pack("work()", [1, 2])) > 0
-    True
-    """
-    buffer = io.BytesIO()
-    try:
-        _Packer(buffer).dump(value)
-    except Exception as error:
-        raise ExperimentError(
-            f"{name} cannot be sent to the ranks: {error}.\n"
-            "Make in the function itself what cannot be sent, such as open files."
-        ) from None
-    return buffer.getvalue()
 
 
 # What is told
@@ -223,48 +216,24 @@ def explain_failure(
             why = f"a collective ended {name_ranks(died)}, as where shapes differ"
         advice = "Each rank must make the same collective calls, with the same shapes."
         advice += " Where one may take longer: start_ranks(…, timeout=…)."
-        places = describe_places(outcomes)
-        lines = [f"{name}: the ranks do not agree; {why}.", *places, advice, usable]
-        return RankError("\n".join(lines))
+        told = [f"{name}: the ranks do not agree; {why}.", *_tell_all(outcomes)]
+        return RankError("\n".join([*told, advice, usable]))
     first = outcomes[culprits[0]]
     alike = [rank for rank in sorted(culprits) if outcomes[rank].error == first.error]
     lines = [f"{name} failed on {name_ranks(alike)}: {_cut(first.error)}"]
     lines += [f"  {_describe(first.place)}"] if first.place else []
-    lines += describe_places({r: o for r, o in outcomes.items() if r not in alike})
+    lines += _tell_all({r: o for r, o in outcomes.items() if r not in alike})
     return RankError("\n".join([*lines, usable]), sorted(culprits), first.traceback)
 
 
-def describe_death(code: int | None, stacks: str, thread: int) -> Outcome:
-    """Return the outcome of a rank whose process has ended.
-
-    `code` is its exit code, if known, and `stacks` what faulthandler wrote at its end.
-    """
-    said = "its process has ended"
-    if code is not None and code >= 0:
-        said = f"its process ended itself, with exit code {code}"
-    elif code is not None:
-        said = f"its process was ended by {signal.Signals(-code).name}"
-        said += ", as the system does where memory is full" if code == -9 else ""
-    # So gloo ends who is sent more than it expects, and NCCL who waits for too long.
-    is_victim = code == -signal.SIGABRT and "torch/distributed/" in stacks
-    return Outcome("died", b"", said, is_victim, find_in_stacks(stacks, thread))
-
-
-def find_in_stacks(stacks: str, thread: int) -> FrameSummary | None:
-    """Return where a thread stood, as faulthandler wrote it: the innermost first."""
-    _, _, rest = stacks.rpartition(f"hread 0x{thread:016x}")
-    frames = _STACK.findall(rest.partition("\n\n")[0])
-    return find_place((file, int(line), name) for file, line, name in reversed(frames))
-
-
-def describe_places(outcomes: Mapping[int, Outcome]) -> list[str]:
+def _tell_all(outcomes: Mapping[int, Outcome]) -> list[str]:
     """Return a line for all ranks that stood at the same place."""
     alike: dict[str, list[int]] = {}
     for rank, outcome in sorted(outcomes.items()):
         where = _describe(outcome.place)
         if outcome.kind == "returned":
             where = "had returned"
-        elif outcome.error and not outcome.victim:
+        elif outcome.kind != "stopped" and not outcome.victim:
             where = f"{_cut(outcome.error)}; {where}"
         alike.setdefault(where, []).append(rank)
     return [f"  {name_ranks(ranks)}: {where}" for where, ranks in alike.items()]
@@ -274,25 +243,14 @@ def _describe(place: FrameSummary | None) -> str:
     """Return a place as a reader finds it: a cell's number or a file, and the line."""
     if place is None:
         return "at a line that is not known"
-    shell, file = get_ipython(), place.filename
-    if shell is not None and (named := shell.compile.format_code_name(file)):
+    shell, file = get_ipython(), os.path.relpath(place.filename)
+    if shell is not None and (named := shell.compile.format_code_name(place.filename)):
         file = " ".join(named)
     elif Path(file).parent.name.startswith("ipykernel_"):
         file = "a %%px cell"
-    elif Path(file).is_relative_to(Path.cwd()):
-        file = str(Path(file).relative_to(Path.cwd()))
     where = f"{file}, line {place.lineno}, in {place.name}"
     return f"{where}: {_cut(place.line)}" if place.line else where
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
-
-
-def name_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as words.
-
-    >>> name_ranks([1]), name_ranks([0, 1, 2])
-    ('rank 1', 'ranks 0, 1, 2')
-    """
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -7,18 +7,19 @@ killed, even one that is stuck.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import datetime
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGABRT, Signals
+from traceback import FrameSummary
 from typing import Any
 
 import psutil
@@ -26,12 +27,13 @@ from IPython import get_ipython
 
 from kit.experiment import ExperimentError
 from kit.progress import Progress, take_turn
-from kit.ranks.rank import introduce, join, leave, stacks_of
+from kit.ranks.rank import Outcome, find_place, introduce, join, leave
 
 _SECONDS_TO_START, _SECONDS_TO_END, _SECONDS_BETWEEN_LOOKS = 60, 10, 0.2
-#: What ipyparallel sets in the environment of all that it starts.
-_FOLDER = "IPP_PROFILE_DIR"
+#: An engine is registered at its first heartbeat: they come more often than usual.
+_BEATS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
 _PX = re.compile(r"^\s*%%?px\b", re.MULTILINE)
+_STACK = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
 class Engines:
@@ -45,40 +47,22 @@ class Engines:
         self.ranks, self.timeout_seconds = tuple(range(count)), timeout_seconds
         self.facts: dict[int, dict[str, Any]] = {}
         self.why_closed, self.epoch, self.are_broken = "", 0, False
-        self._worlds, self._shown, self._first_cell = 0, (), 0
-        self._store = self._px = self._client = None
-        self._cluster, self._folder = cluster, ""
-        if cluster is None:
-            self._folder = tempfile.mkdtemp(prefix="kit-ranks-")
-            self._cluster = _make_cluster(self._folder)
-            code = (
-                f"from {__name__} import watch; watch({os.getpid()}, {self._folder!r})"
-            )
-            command = [sys.executable, "-c", code]
-            self._watcher = subprocess.Popen(command, start_new_session=True)
+        self._shown: tuple[int, ...] = ()
+        self._worlds, self._px, self._client = 0, None, None
+        self._readers = cluster
+        above = cluster.profile_dir if cluster else None
+        self._folder = tempfile.mkdtemp(prefix="kit-ranks-", dir=above)
+        self._cluster = cluster or _make_cluster(self._folder)
+        code = f"from {__name__} import watch; watch({os.getpid()}, {self._folder!r})"
+        command = [sys.executable, "-c", code]
+        self._watcher = subprocess.Popen(command, start_new_session=True)
 
     def start(self) -> None:
         """Start the engines, or take those that run, and let them make a world."""
-        if self._folder:
+        if not self._readers:
             _run(self._cluster.start_cluster(len(self.ranks)))
         self._client = _run(self._cluster.connect_client())
-        self._open_store()
         self._meet()
-
-    def _open_store(self) -> None:
-        """Open the store, kept by this process, where ranks meet to make a world."""
-        import torch.distributed as dist
-
-        host = "127.0.0.1" if self._folder else ""
-        listener = socket.create_server((host, 0))
-        self._address = host or socket.gethostname(), listener.getsockname()[1]
-        self._store = dist.TCPStore(
-            *self._address,
-            is_master=True,
-            wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-            timeout=datetime.timedelta(seconds=self.timeout_seconds),
-        )
 
     def _meet(self) -> None:
         """Wait until all engines are there, and make each a rank."""
@@ -120,26 +104,23 @@ class Engines:
                 "PyTorch, in versions alike, and memory. Run the cell again."
             ) from None
 
-    def check_open(self) -> None:
-        """Raise ExperimentError where the ranks were closed."""
+    def show(self, members: tuple[int, ...]) -> None:
+        """Let some ranks be the whole world; all start anew where one has ended."""
         if self.why_closed:
             raise ExperimentError(
                 f"These ranks are closed: {self.why_closed}.\n"
                 "Start new ones: ranks = kit.start_ranks(2)."
             )
-
-    def show(self, members: tuple[int, ...]) -> None:
-        """Let some ranks be the whole world; all start anew where one has ended."""
-        self.check_open()
         if not self.are_broken and (dead := self.find_dead()):
-            self.are_broken, names = True, ", ".join(map(str, dead))
-            print(f"rank {names} has ended. {self.break_up()}", file=sys.stderr)
+            self.are_broken = True
+            print(f"{name_ranks(dead)} ended. {self.break_up()}", file=sys.stderr)
         if self.are_broken:
             self._restart()
         if self._shown != members:
             self._worlds += 1
-            where = self._address, f"{self._worlds}", self.timeout_seconds
-            facts = self._ask(members, join, members, self._machines, *where)
+            path = f"{self._folder}/world-{self._worlds}"
+            where = self._machines, path, self.timeout_seconds
+            facts = self._ask(members, join, members, *where)
             self.facts |= zip(members, facts, strict=True)
             self._shown = members
 
@@ -160,7 +141,7 @@ class Engines:
     def signal(self, name: str, ranks: Iterable[int]) -> None:
         """Send a signal to the processes of some ranks, if they have not ended."""
         for rank in ranks:
-            with contextlib.suppress(IndexError):
+            with suppress(Exception):
                 self._client.send_signal(name, self._ids[rank], block=False)
 
     def break_up(self) -> str:
@@ -183,22 +164,35 @@ class Engines:
             return f"{said}: what was there is gone."
         return f"{said}. Run {', '.join(again)} again, which made what was there."
 
-    def read_stacks(self, rank: int) -> tuple[str, int]:
-        """Return where the threads of a rank stood, and which is the main thread."""
-        fact, text = self.facts[rank], ""
-        if self._folder:
-            text = stacks_of(self._folder, fact["process"]).read_text()
-        return text, fact["main_thread"]
+    def find_place(self, rank: int) -> tuple[FrameSummary | None, str]:
+        """Return where a rank stood that was asked, or that C++ code has ended.
 
-    def find_exit_code(self, rank: int) -> int | None:
-        """Return the exit code of a process that has ended, if it is known."""
-        launchers = self._cluster.engine_set.launchers if self._folder else {}
+        With it all that faulthandler wrote: threads, the innermost line first.
+        """
+        fact = self.facts[rank]
+        stacks = Path(self._folder, f"stacks-{fact['process']}").read_text()
+        _, _, rest = stacks.rpartition(f"hread 0x{fact['main_thread']:016x}")
+        found = _STACK.findall(rest.partition("\n\n")[0])
+        frames = [FrameSummary(f, int(n), g, lookup_line=False) for f, n, g in found]
+        return find_place(reversed(frames)), stacks
+
+    def find_death(self, rank: int) -> Outcome:
+        """Return how a rank ended whose process is there no more."""
+        (place, stacks), said = self.find_place(rank), "its process has ended"
+        code, launchers = None, getattr(self._cluster.engine_set, "launchers", {})
         for launcher in launchers.values():
             if launcher.pid == self.facts[rank]["process"]:
-                with contextlib.suppress(TimeoutError, psutil.TimeoutExpired):
+                with suppress(TimeoutError, psutil.TimeoutExpired):
                     _run(launcher.join(timeout=_SECONDS_TO_END))
-                    return launcher.process.wait(0)
-        return None
+                    code = launcher.process.wait(0)
+        if code is not None and code >= 0:
+            said = f"its process ended itself, with exit code {code}"
+        elif code is not None:
+            said = f"its process was ended by {Signals(-code).name}"
+            said += ", as the system does where memory is full" if code == -9 else ""
+        # So gloo ends who is sent more than it expects, and NCCL who waits too long.
+        is_victim = code == -SIGABRT and "torch/distributed/" in stacks
+        return Outcome("died", b"", said, is_victim, place)
 
     def close(self, why: str) -> None:
         """End the engines; those of a reader's cluster only leave their world."""
@@ -207,22 +201,19 @@ class Engines:
         self.why_closed = why
         if self._px is not None:
             get_ipython().events.unregister("pre_run_cell", self._before_cell)
-        if self._folder:
-            end_all_of(self._folder)
-            self._watcher.kill()
-            self._watcher.wait()
-        else:
+        if self._readers and self._client is not None:
             wait([self.send(rank, leave) for rank in self.ranks], _SECONDS_TO_END)
+        end_all_of(self._folder)
+        self._watcher.kill()
+        self._watcher.wait()
         if self._client is not None:
             self._client.close()
-        self._store = None
 
 
 def _make_cluster(folder: str) -> Any:
     """Return an ipyparallel Cluster that no other machine can reach."""
     from ipyparallel import Cluster
     from ipyparallel.cluster.launcher import LocalEngineLauncher, LocalEngineSetLauncher
-    from traitlets.config import Config
 
     class RankLauncher(LocalEngineLauncher):
         def find_args(self) -> list[str]:
@@ -231,22 +222,11 @@ def _make_cluster(folder: str) -> Any:
     class RanksLauncher(LocalEngineSetLauncher):
         launcher_class = RankLauncher
 
-    config, loopback = Config(), "lo" if sys.platform == "linux" else "lo0"
-    config.BaseLauncher.environment = {"IPYTHONDIR": folder}
-    config.BaseLauncher.environment["GLOO_SOCKET_IFNAME"] = loopback
+    here = {"controller_ip": "127.0.0.1", "controller_location": "127.0.0.1"}
+    alone = {"load_profile": False, "profile_dir": folder, "cluster_id": ""}
+    quiet = {"log_level": 50, "shutdown_atexit": False, "delay": 0.0}
     return Cluster(
-        engines=RanksLauncher,
-        config=config,
-        load_profile=False,
-        profile_dir=folder,
-        cluster_id="",
-        log_level=50,
-        shutdown_atexit=False,
-        delay=0.0,
-        controller_ip="127.0.0.1",
-        controller_location="127.0.0.1",
-        # An engine is registered at its first heartbeat: they come more often.
-        controller_args=["--HeartMonitor.period=500"],
+        engines=RanksLauncher, controller_args=_BEATS, **here, **alone, **quiet
     )
 
 
@@ -264,9 +244,19 @@ def watch(pid: int, folder: str) -> None:
 
 
 def end_all_of(folder: str) -> None:
-    """End all processes that were started for a folder, and remove it."""
+    """End what ipyparallel has started for a folder, by its mark; remove the folder."""
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(_FOLDER) == folder:
+        with suppress(psutil.Error):
+            if process.environ().get("IPP_PROFILE_DIR") == folder:
                 process.kill()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks as words.
+
+    >>> name_ranks([1]), name_ranks([0, 1, 2])
+    ('rank 1', 'ranks 0, 1, 2')
+    """
+    names = [*map(str, ranks)]
+    return f"rank{'s' * (len(names) > 1)} {', '.join(names)}"

@@ -6,7 +6,6 @@ rank's process.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import faulthandler
 import gc
@@ -19,31 +18,24 @@ import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from traceback import FrameSummary
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 from IPython import get_ipython
 
 from kit.experiment import Experiment, ExperimentError, inner_function
-from kit.life import Block, Life
+from kit.life import Block
 from kit.machine import find_cores
 from kit.progress import Progress
 from kit.variant import Variant
 
-_OURS = (
-    Path(__file__).resolve().parents[1],
-    Path(sysconfig.get_path("stdlib")).resolve(),
-)
-_LIBRARIES = {"site-packages", "dist-packages"}
-_TYPED = ("<ipython", "<python-input", "<stdin", "<string")
+_KIT, _PYTHON = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
 #: What gloo, NCCL and the store say where another rank is missing or does otherwise.
-_VICTIM = re.compile(
-    r"/gloo/|NCCL|wait timeout after|monitoredBarrier|Connection reset"
-)
+_VICTIM = re.compile(r"/gloo/|NCCL|wait timeout|monitoredBarrier|Connection reset")
 
 
 @dataclass(frozen=True)
@@ -63,16 +55,12 @@ class Outcome:
     traceback: str = ""
 
 
-@dataclass
 class _Here:
     """What the kernel keeps open in this process."""
 
-    meeting: Any = None
-    life: Life | None = None
-    contexts: list[tuple[ExitStack, Any]] = field(default_factory=list)
-
-
-_HERE = _Here()
+    barrier_group: Any = None
+    life: Any = None
+    contexts: ClassVar[list[tuple[ExitStack, Any]]] = []
 
 
 # Worlds
@@ -82,65 +70,53 @@ def introduce(me: int, paths: list[str], folder: str) -> tuple[str, int]:
     """Get ready to be a rank; return the machine's name, and how many GPUs it has.
 
     `paths` is where the kernel finds modules. Where threads stand is written to a file
-    in the folder, if there is one, at SIGUSR2 and where C++ code ends the process.
+    in the folder, at SIGUSR2 and where C++ code ends the process.
     """
     sys.path += paths
     import torch.distributed  # with all that `join` needs: there others wait
 
-    if folder:
-        file = open(stacks_of(folder, os.getpid()), "w")  # noqa: SIM115
-        faulthandler.enable(file)
-        faulthandler.register(signal.SIGUSR2, file)
+    file = open(Path(folder, f"stacks-{os.getpid()}"), "w")  # noqa: SIM115
+    faulthandler.enable(file)
+    faulthandler.register(signal.SIGUSR2, file)
     return socket.gethostname(), torch.cuda.device_count()
 
 
-def stacks_of(folder: str, pid: int) -> Path:
-    """Return the file in which a process writes where its threads stand."""
-    return Path(folder, f"stacks-{pid}")
-
-
 def join(
-    me: int,
-    members: tuple[int, ...],
-    machines: list[tuple[str, int]],
-    address: tuple[str, int],
-    key: str,
-    seconds: float,
+    me: int, members: tuple[int, ...], machines: list[Any], path: str, seconds: float
 ) -> dict[str, Any]:
     """Make a world of some ranks, the only one of this process; return facts about it.
 
-    They meet at the store at `address`, under a key of their own. Each rank has a GPU
-    where all machines have enough of them, and its share of the cores.
+    They meet in the file at `path`. Each rank has a GPU where all machines have enough
+    of them, and its share of the cores.
     """
     import torch
     import torch.distributed as dist
 
-    here, timeout, hook = machines[me], datetime.timedelta(0, seconds), sys.excepthook
+    here, device = machines[me], "cpu"
     threads = max(1, (find_cores(Path("/"))[0] or 1) // machines.count(here))
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
-    device = torch.device("cpu")
     if all(machines.count(machine) <= machine[1] for machine in machines):
-        device = torch.device("cuda", machines[:me].count(here))
+        device = f"cuda:{machines[:me].count(here)}"
         torch.cuda.set_device(device)
+    if machines.count(here) == len(machines):  # nobody else need reach them
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
     if dist.is_initialized():
         dist.destroy_process_group()
-    wait = {"is_master": False, "wait_for_workers": False, "timeout": timeout}
     dist.init_process_group(
-        "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
-        store=dist.PrefixStore(key, dist.TCPStore(*address, **wait)),
+        "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
+        init_method=f"file://{path}",
         rank=members.index(me),
         world_size=len(members),
-        timeout=timeout,
+        timeout=datetime.timedelta(seconds=seconds),
     )
-    sys.excepthook = hook  # PyTorch would add one of its own each time
     # A barrier waits for all that is under way in its group: not the experiment's.
-    _HERE.meeting = dist.new_group(backend="gloo")
-    names = {"torch": torch, "dist": dist, "device": device}
+    _Here.barrier_group = dist.new_group(backend="gloo")
+    names = {"torch": torch, "dist": dist, "device": torch.device(device)}
     names |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
     get_ipython().user_ns.update(names)
     thread = threading.main_thread().ident
-    facts = {"device": str(device), "threads": threads, "process": os.getpid()}
+    facts = {"device": device, "threads": threads, "process": os.getpid()}
     return facts | {"main_thread": thread}
 
 
@@ -149,11 +125,11 @@ def leave(me: int) -> None:
     import torch.distributed as dist
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes too late
-    with contextlib.suppress(Exception):  # an error is on its way already
+    with suppress(Exception):  # an error is on its way already
         close_life(KeyboardInterrupt())
-    while _HERE.contexts:
-        _HERE.contexts.pop()[0].close()
-    _HERE.meeting = None
+    while _Here.contexts:
+        _Here.contexts.pop()[0].close()
+    _Here.barrier_group = None
     if dist.is_initialized():
         dist.destroy_process_group()
     gc.collect()  # what refers to a group keeps its connections open
@@ -168,8 +144,6 @@ def perform(me: int, payload: bytes) -> Outcome:
         function, arguments, options = cloudpickle.loads(payload)
         _lend(function)
         return Outcome("returned", cloudpickle.dumps(function(*arguments, **options)))
-    except KeyboardInterrupt as error:  # only the kernel interrupts
-        return Outcome("stopped", place=_find_place_of(error))
     except BaseException as error:
         # What the reader's code raised says more than what the kit made of it.
         cause = error.__cause__ if isinstance(error, ExperimentError) else None
@@ -186,30 +160,24 @@ def _lend(function: object) -> None:
 
 
 def _describe(error: BaseException) -> Outcome:
-    """Make an outcome of an error."""
-    text = "".join(traceback.format_exception(error))
-    kind, said = type(error).__name__, " ".join(str(error).split())
-    if isinstance(error, SystemExit):
-        said = f"it called sys.exit({error.code!r})"
-    elif not isinstance(error, ExperimentError):
-        said = f"{kind}: {said}" if said else kind
-    place = _find_place_of(error)
-    return Outcome("raised", b"", said, _is_victim(error), place, text)
+    """Make an outcome of what ended a call; only the kernel interrupts."""
+    kind = "stopped" if isinstance(error, KeyboardInterrupt) else "raised"
+    text, frames = traceback.format_exception(error), error.__traceback__
+    place = find_place(traceback.extract_tb(frames))
+    traceback.clear_frames(frames)
+    said = " ".join(str(error).split())
+    if not isinstance(error, ExperimentError):
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return Outcome(kind, b"", said, _is_victim(error), place, "".join(text))
 
 
-def _find_place_of(error: BaseException) -> FrameSummary | None:
-    found = traceback.extract_tb(error.__traceback__)
-    traceback.clear_frames(error.__traceback__)
-    return find_place((f.filename, f.lineno, f.name) for f in found)
-
-
-def find_place(frames: Iterable[tuple[str, int | None, str]]) -> FrameSummary | None:
-    """Return the innermost place in the reader's code, if there is one.
-
-    Frames are file, line and function, the outermost first. The kernel knows the text.
-    """
-    readers = [frame for frame in frames if is_readers(frame[0])]
-    return FrameSummary(*readers[-1], lookup_line=False) if readers else None
+def find_place(frames: Iterable[FrameSummary]) -> FrameSummary | None:
+    """Return the innermost place in the reader's code, if any; the text comes later."""
+    for frame in reversed([*frames]):
+        if is_readers(frame.filename):
+            place = frame.filename, frame.lineno, frame.name
+            return FrameSummary(*place, lookup_line=False)
+    return None
 
 
 def is_readers(file: str) -> bool:
@@ -219,11 +187,10 @@ def is_readers(file: str) -> bool:
     (True, False, False)
     """
     if file.startswith("<"):
-        return file.startswith(_TYPED)
+        return not file.startswith("<frozen")
     path = Path(os.path.realpath(file))
-    return _LIBRARIES.isdisjoint(path.parts) and not any(
-        map(path.is_relative_to, _OURS)
-    )
+    ours = [path.is_relative_to(folder.resolve()) for folder in (_KIT, _PYTHON)]
+    return not any(ours) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def _is_victim(error: BaseException | None) -> bool:
@@ -248,29 +215,27 @@ def begin_life(experiment: Experiment, knobs: Any, has_lived: bool) -> list[str]
     _lend(experiment.own)
     variant = Variant(experiment, knobs, may_idle=dist.get_world_size() > 1)
     variant.has_lived = has_lived
-    _HERE.life = variant.lead(0, Progress(experiment.name))
-    _HERE.life.look_around()
+    _Here.life = variant.lead(0, Progress(experiment.name))
+    _Here.life.look_around()
     return variant.shared.names
 
 
 def start_life(seed: int) -> float | None:
     """Start the generator, and run it to its first yield; return run seconds."""
-    assert _HERE.life is not None
-    return _HERE.life.start(seed)
+    return _Here.life.start(seed)
 
 
 def time_steps(count: int) -> Block:
     """Time so many steps, from when all ranks are there."""
     import torch.distributed as dist
 
-    assert _HERE.life is not None
-    dist.barrier(group=_HERE.meeting)
-    return _HERE.life.time(count)
+    dist.barrier(group=_Here.barrier_group)
+    return _Here.life.time(count)
 
 
 def close_life(because: BaseException | None) -> list[str]:
     """Close the generator; return the child processes that had to be ended."""
-    life, _HERE.life = _HERE.life, None
+    life, _Here.life = _Here.life, None
     if life is None:
         return []
     variant = life.variant
@@ -281,11 +246,11 @@ def close_life(because: BaseException | None) -> list[str]:
 def enter(make: Callable[[], AbstractContextManager[Any]]) -> None:
     """Enter a context."""
     stack = ExitStack()
-    _HERE.contexts.append((stack, stack.enter_context(make())))
+    _Here.contexts.append((stack, stack.enter_context(make())))
 
 
 def exit_latest(read: Callable[[Any], Any]) -> Any:
     """Leave the latest context; return what `read` makes of what it gave."""
-    stack, value = _HERE.contexts.pop()
+    stack, value = _Here.contexts.pop()
     stack.close()
     return read(value)

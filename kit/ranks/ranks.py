@@ -1,21 +1,31 @@
-"""`start_ranks` and `Ranks`: several processes that a notebook calls as one."""
+"""`start_ranks`: processes that a notebook calls as one, also with `on=ranks`."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
 from kit import figures
-from kit.experiment import Experiment, ExperimentError
+from kit.choices import RANKS
+from kit.experiment import Experiment, ExperimentError, describe
+from kit.life import Block, Life
 from kit.machine import find_cores
-from kit.progress import Progress, take_turn
-from kit.ranks.call import Call, name_ranks
-from kit.ranks.engines import Engines
-from kit.ranks.lives import RanksVariant
+from kit.progress import Progress, Stopped, take_turn
+from kit.ranks import rank as there
+from kit.ranks.call import Call, RankError
+from kit.ranks.engines import Engines, name_ranks
+from kit.state import Shared
+from kit.variant import Variant
 
 _MOST_PER_CORE = 4
+#: Blocks are longer than elsewhere: each is a call.
+_BLOCK_SECONDS = 0.1
+#: A whole run is timed in stretches of about so long, between which it can be stopped.
+_STRETCH_SECONDS = 0.25
 _engines: Engines | None = None
 
 
@@ -54,9 +64,9 @@ class Ranks:
         self, experiment: Experiment, knobs: Mapping[str, object]
     ) -> RanksVariant:
         """Make a variant of an experiment: what `on=ranks` does."""
-        self._engines.check_open()
-        note = f"On {name_ranks(self._members)}: {self._describe()}."
-        return RanksVariant(self._engines, self._members, experiment, knobs, note)
+        made = RanksVariant(self._engines, self._members, experiment, knobs)
+        made.notes.append(f"On {name_ranks(self._members)}: {self._describe()}.")
+        return made
 
     def close(self) -> None:
         """End the processes; closing a view ends nothing."""
@@ -109,8 +119,8 @@ def start_ranks(n: int, *, timeout: float = 25.0, cluster: Any = None) -> Ranks:
     cores. Starting takes some seconds. There is one set at a time: a second start
     closes the first. `timeout` is how long, in seconds, ranks wait for each other
     before that is an error. `cluster` is an ipyparallel Cluster that runs already, for
-    engines on other machines. Raises ExperimentError where n is no number of
-    ranks for this machine, and warns where they have to share cores.
+    engines on other machines, which share its profile's folder. Raises ExperimentError
+    where n is no number of ranks for this machine; warns where they share cores.
 
     >>> with start_ranks(2) as ranks:
     ...     ranks.run(lambda x: x + dist.get_rank(), 10)
@@ -159,3 +169,151 @@ def _check(n: Any, timeout: Any, cluster: Any) -> None:
             "other's turn: what they compute is right, how fast they are says little.",
             stacklevel=3,
         )
+
+
+# What `on=ranks` does
+
+
+class RanksLife(Life):
+    """One life of an experiment on ranks: all begin at once and make equal steps."""
+
+    def look_around(self) -> None:
+        """Let the ranks make a life, each its own."""
+        variant, self.rests, self._stretch = self.variant, False, 1
+        names = self._ask(there.begin_life, *variant.told, variant.has_lived)
+        variant.shared.names, variant.has_lived = names[variant.members[0]], True
+        self._epoch = variant.engines.epoch
+
+    def start(self, seed: int) -> float | None:
+        """Start all generators, and run them to their first yield."""
+        try:
+            times = self._ask(there.start_life, seed)
+        except RankError as error:
+            late = {*self.variant.members} - {*error.answers}
+            if error.ranks or not error.answers:
+                raise
+            told = f"{name_ranks(late)} came to no first `yield`, others did"
+            raise self._unequal(told, error) from None
+        without = [rank for rank, seconds in times.items() if seconds is None]
+        if 0 < len(without) < len(times):
+            raise self._unequal(f"{name_ranks(without)} ended before a first `yield`")
+        return None if without else max(times.values())
+
+    def time(self, count: int | None) -> Block:
+        """Time so many steps on all ranks, or, where count is None, a stretch of them.
+
+        What all have handled is summed, and the slowest one's wall time counts: while a
+        rank waits for a core, others go on. Metrics are those of the first rank.
+        """
+        if self.progress.stopping:
+            raise Stopped
+        steps = self._stretch if count is None else count
+        try:
+            blocks = self._ask(there.time_steps, steps)
+        except RankError as error:
+            if error.ranks or not any(b.ended for b in error.answers.values()):
+                raise
+            raise self._unequal(self._tell_ends(error.answers), error) from None
+        if len({(block.steps, block.ended) for block in blocks.values()}) > 1:
+            raise self._unequal(self._tell_ends(blocks))
+        block = blocks[self.variant.members[0]]
+        block.rank_seconds = [each.wall_seconds for each in blocks.values()]
+        block.seconds = block.wall_seconds = max(block.rank_seconds)
+        block.items = math.fsum(each.items for each in blocks.values())
+        if block.steps and not block.items:
+            raise ExperimentError(
+                f"{self.variant.call} handled no items on any rank in {block.steps} "
+                "steps.\nEach rank yields how many items it handled; one may yield 0, "
+                "all together must have some."
+            )
+        self._steps_done += block.steps
+        if count is None and block.steps:
+            wanted = steps * _STRETCH_SECONDS / max(block.seconds, 1e-9)
+            self._stretch = max(1, int(min(10 * steps, wanted)))
+        return block
+
+    def _tell_ends(self, blocks: Mapping[int, Block]) -> str:
+        """Say which ranks ended, after how many steps, and which did not."""
+        ends = {r: self._steps_done + b.steps for r, b in blocks.items() if b.ended}
+        told = [
+            f"rank {rank} ended after {steps} steps" for rank, steps in ends.items()
+        ]
+        others = [rank for rank in self.variant.members if rank not in ends]
+        return ", ".join([*told, f"{name_ranks(others)} did not"] if others else told)
+
+    def _unequal(self, told: str, error: RankError | None = None) -> RankError:
+        """Return the error for ranks that do not make equal steps.
+
+        `error` is what became of those that waited for others.
+        """
+        _, *places, _, usable = str(error).splitlines() if error else ("", "", "")
+        rule = "All ranks make equal steps: give each as much data, or let it yield 0."
+        lines = [f"{self.variant.experiment.name}(): {told}.", *places, rule, usable]
+        return RankError("\n".join(filter(None, lines)))
+
+    def close(self, because: BaseException | None = None) -> None:
+        """Close all generators, unless a failure has done so."""
+        self.read_memory()
+        if self.variant is None or self._epoch != self.variant.engines.epoch:
+            return
+        hasty = because if isinstance(because, KeyboardInterrupt) else None
+        for names in self._ask(
+            there.close_life, hasty and KeyboardInterrupt()
+        ).values():
+            self.variant.ended_children += names
+        self.variant = self.progress = None
+
+    def _ask(self, function: Callable[..., Any], *arguments: object) -> dict[int, Any]:
+        """Let all ranks do the same; return their answers in order."""
+        answers = self.variant.ask(self.progress, function, *arguments)
+        return dict(zip(self.variant.members, answers, strict=True))
+
+
+class RanksVariant(Variant):
+    """One experiment with one set of knobs on some ranks.
+
+    Its lives are led alone: nothing of it rests.
+    """
+
+    kind_of_life = RanksLife
+
+    def __init__(
+        self,
+        engines: Engines,
+        members: tuple[int, ...],
+        experiment: Experiment,
+        knobs: Mapping[str, object],
+    ) -> None:
+        if RANKS in knobs:
+            taken = describe(experiment.name, {RANKS: knobs[RANKS]})
+            raise ExperimentError(
+                f"{taken} has a knob whose name says on how many ranks it runs.\n"
+                "Rename it; inside, dist.get_world_size() tells the number."
+            )
+        super().__init__(experiment, {RANKS: len(members), **knobs})
+        self.engines, self.members = engines, members
+        self.block_seconds, self.told = _BLOCK_SECONDS, (experiment, dict(knobs))
+        self.shared = Shared([])  # what it closes over is sent with each life
+
+    def ask(
+        self, progress: Progress, function: Callable[..., Any], *arguments: object
+    ) -> list[Any]:
+        """Call a function on each rank; return what each returned."""
+        call = Call(self.engines, progress, self.members, f"{self.experiment.name}()")
+        return call.run(function, *arguments)
+
+    @contextlib.contextmanager
+    def during(
+        self,
+        progress: Progress,
+        make: Callable[[], contextlib.AbstractContextManager[Any]],
+        read: Callable[[Any], Any] = repr,
+    ) -> Generator[list[Any], None, None]:
+        """Enter a context on each rank; afterwards the list holds what `read` makes."""
+        self.ask(progress, there.enter, make)
+        epoch, found = self.engines.epoch, list[Any]()
+        try:
+            yield found
+        finally:
+            if epoch == self.engines.epoch:  # else a failure has ended all contexts
+                found += self.ask(progress, there.exit_latest, read)

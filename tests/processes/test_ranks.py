@@ -279,6 +279,39 @@ def test_what_is_no_cluster_that_runs_is_refused(cluster):
     refused(lambda: kit.start_ranks(1, cluster=cluster), "cluster=", *words)
 
 
+# What a call takes
+
+
+COUNT = """
+import os, sys
+import kit, kit.ranks
+
+seen = set()
+
+def look(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and os.path.dirname(kit.__file__) in code.co_filename:
+        seen.add((code.co_filename, code.co_qualname))
+
+with kit.start_ranks(1) as ranks:
+    ranks.run(os.getpid)
+    sys.setprofile(look)
+    ranks.run(os.getpid)
+    sys.setprofile(None)
+print(*seen, sep="\\n")
+"""
+
+
+def test_a_call_goes_through_few_functions_of_the_kit():
+    said = subprocess.check_output([sys.executable, "-c", COUNT], text=True)
+    functions = [line for line in said.splitlines() if line.startswith("(")]
+    print(said)
+    assert 5 < len(functions) <= MOST_FUNCTIONS
+
+
+MOST_FUNCTIONS = 15
+
+
 # Who can reach them, and when they end
 
 
@@ -337,7 +370,7 @@ def test_on_a_readers_cluster_they_leave_the_engines_alone(tmp_path):
 def test_a_second_start_closes_the_first_in_smoke_too(ranks, monkeypatch):
     monkeypatch.setenv("KIT_SMOKE", "1")
     folder = ranks._engines._folder
-    ours = {*ranks.run(os.getpid)}
+    ours = {fact["process"] for fact in ranks._engines.facts.values()}
     with kit.start_ranks(1) as others:
         OLDER_CHILDREN.update(children())
         assert others.run(whereabouts) == [(0, 1)]
