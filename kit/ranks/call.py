@@ -11,7 +11,7 @@ import sys
 import time
 import types
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import suppress
 from pathlib import Path
@@ -21,13 +21,12 @@ from typing import Any
 import cloudpickle
 from IPython import get_ipython
 
-from kit import clock
 from kit.experiment import ExperimentError
 from kit.progress import Progress, Stopped
 from kit.ranks.engines import Engines, name_ranks
 from kit.ranks.rank import Outcome, leave, perform
 
-_SECONDS_BETWEEN_LOOKS, _SECONDS_FOR_OUTPUT = 0.05, 0.5
+_SECONDS_BETWEEN_LOOKS, _SECONDS_TO_WRITE, _SECONDS_FOR_OUTPUT = 0.05, 0.2, 0.5
 #: Others may fail on their own account, or be freed by the one that has failed; then
 #: they are interrupted, and at last ended.
 _SECONDS_FOR_OTHERS = _SECONDS_TO_STOP = 1.0
@@ -44,9 +43,7 @@ class RankError(ExperimentError):
     other ranks had returned.
     """
 
-    def __init__(
-        self, message: str, ranks: Sequence[int] = (), traceback: str = ""
-    ) -> None:
+    def __init__(self, message: str, ranks: Any = (), traceback: str = "") -> None:
         super().__init__(message)
         self.ranks, self.traceback = tuple(ranks), traceback
         self.answers: dict[int, Any] = {}
@@ -59,7 +56,8 @@ class Call:
         self, engines: Engines, progress: Progress, members: tuple[int, ...], name: str
     ) -> None:
         self._engines, self._progress, self._name = engines, progress, name
-        self._members, self._replies = members, dict[int, Any]()
+        self._members, self._running = members, [*members]
+        self._replies: dict[int, Any] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._printed: Counter[tuple[int, str]] = Counter()
 
@@ -76,7 +74,7 @@ class Call:
         for rank in self._members:
             self._replies[rank] = engines.send(rank, perform, payload)
         try:
-            self._follow()
+            self._follow(math.inf)
         except BaseException as error:
             usable = self._stop(0.0)
             if not isinstance(error, KeyboardInterrupt):
@@ -87,14 +85,15 @@ class Call:
                 usable,
             ]
             raise KeyboardInterrupt("\n".join(lines)) from None
-        if len(returned := self._find_returned()) < len(self._members):
+        good = {r: o for r, o in self._outcomes.items() if o.kind == "returned"}
+        if len(good) < len(self._members):
             usable = self._stop(_SECONDS_FOR_OTHERS)
-            seconds = engines.timeout_seconds
+            seconds, loads = engines.timeout_seconds, cloudpickle.loads
             failure = explain_failure(self._name, self._outcomes, seconds, usable)
-            failure.answers = self._find_returned()
+            failure.answers = {rank: loads(good[rank].value) for rank in sorted(good)}
             raise failure
         self._print(last=True)
-        return [*returned.values()]
+        return [cloudpickle.loads(good[rank].value) for rank in self._members]
 
     def _pack(self, value: object) -> bytes:
         buffer = io.BytesIO()
@@ -107,40 +106,32 @@ class Call:
             ) from None
         return buffer.getvalue()
 
-    @property
-    def _running(self) -> list[int]:
-        return [rank for rank in self._members if rank not in self._outcomes]
-
-    def _find_returned(self) -> dict[int, Any]:
-        ended = sorted(self._outcomes.items())
-        return {r: cloudpickle.loads(o.value) for r, o in ended if o.kind == "returned"}
-
-    def _follow(self) -> None:
-        """Follow the call until all have returned, one has failed, or one is late."""
-        deadline = math.inf
-        while self._running and (now := clock.CLOCK.wall()) < deadline:
-            if any(outcome.kind != "returned" for outcome in self._outcomes.values()):
-                break
+    def _follow(self, seconds: float, is_ending: bool = False) -> None:
+        """Follow the call for so many seconds, less where one fails or is late."""
+        deadline = time.monotonic() + seconds
+        while self._running and time.monotonic() < deadline:
+            waiting = {rank: self._replies[rank] for rank in self._running}
+            wait(waiting.values(), _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            for rank, reply in waiting.items():
+                if reply.done() and reply.exception() is None:
+                    self._outcomes[rank] = reply.result()
+                elif reply.done() and rank in self._engines.find_dead():
+                    self._outcomes[rank] = self._engines.find_death(rank)
+                elif reply.done():
+                    said = f"{reply.exception()}"
+                    self._outcomes[rank] = Outcome("raised", error=said)
+            self._running = [r for r in self._running if r not in self._outcomes]
+            self._print()
+            self._progress.hear()
+            if is_ending:
+                continue
             if self._progress.abandoned:
                 raise Stopped
+            if any(outcome.kind != "returned" for outcome in self._outcomes.values()):
+                return
             if self._outcomes:
-                deadline = min(deadline, now + self._engines.timeout_seconds)
-            self._progress.hear()
-            self._collect()
-            self._print()
-
-    def _collect(self) -> None:
-        """Wait a moment for a rank's call to end, and take down how."""
-        waiting = {rank: self._replies[rank] for rank in self._running}
-        wait(waiting.values(), _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
-        dead = self._engines.find_dead()
-        for rank, reply in waiting.items():
-            if reply.done() and reply.exception() is None:
-                self._outcomes[rank] = reply.result()
-            elif rank in dead:
-                self._outcomes[rank] = self._engines.find_death(rank)
-            elif reply.done():
-                self._outcomes[rank] = Outcome("raised", error=f"{reply.exception()}")
+                late = time.monotonic() + self._engines.timeout_seconds
+                deadline = min(deadline, late)
 
     def _stop(self, patience: float) -> str:
         """End the call on all ranks; say what becomes of them.
@@ -152,13 +143,12 @@ class Call:
         for rank in self._members:
             with suppress(Exception):  # it has ended
                 engines.send(rank, leave)
-        for seconds, name in ((patience, "SIGINT"), (_SECONDS_TO_STOP, "SIGUSR2")):
-            deadline = clock.CLOCK.wall() + seconds
-            while self._running and clock.CLOCK.wall() < deadline:
-                self._collect()
-            engines.signal(name, self._running)
+        self._follow(patience, is_ending=True)
+        engines.signal("SIGINT", self._running)
+        self._follow(_SECONDS_TO_STOP, is_ending=True)
         if stuck := self._running:
-            time.sleep(4 * _SECONDS_BETWEEN_LOOKS)
+            engines.signal("SIGUSR2", stuck)
+            time.sleep(_SECONDS_TO_WRITE)
         for rank in stuck:
             place, _ = engines.find_place(rank)
             self._outcomes[rank] = Outcome("stopped", place=place)
@@ -169,10 +159,10 @@ class Call:
 
     def _print(self, last: bool = False) -> None:
         """Print new lines, with the rank before each."""
-        deadline = clock.CLOCK.wall() + _SECONDS_FOR_OUTPUT
+        deadline = time.monotonic() + _SECONDS_FOR_OUTPUT
         for rank, reply in self._replies.items():
             if last:  # that of a rank that has died may never be complete
-                reply.wait_for_output(max(0, deadline - clock.CLOCK.wall()))
+                reply.wait_for_output(max(0, deadline - time.monotonic()))
             for name in ("stdout", "stderr"):
                 lines = (getattr(reply, name) or "").split("\n")
                 if not last or not lines[-1]:

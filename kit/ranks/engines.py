@@ -48,7 +48,7 @@ class Engines:
         self.facts: dict[int, dict[str, Any]] = {}
         self.why_closed, self.epoch, self.are_broken = "", 0, False
         self._shown: tuple[int, ...] = ()
-        self._worlds, self._px, self._client = 0, None, None
+        self._worlds, self._client = 0, None
         self._readers = cluster
         above = cluster.profile_dir if cluster else None
         self._folder = tempfile.mkdtemp(prefix="kit-ranks-", dir=above)
@@ -63,6 +63,8 @@ class Engines:
             _run(self._cluster.start_cluster(len(self.ranks)))
         self._client = _run(self._cluster.connect_client())
         self._meet()
+        if shell := get_ipython():
+            shell.events.register("pre_run_cell", self._before_cell)
 
     def _meet(self) -> None:
         """Wait until all engines are there, and make each a rank."""
@@ -72,14 +74,9 @@ class Engines:
         self._machines = self._ask(self.ranks, introduce, sys.path, self._folder)
         self.are_broken, self._shown = False, ()
         self.show(self.ranks)
-        shell = get_ipython()
-        if shell is not None and self._px is None:
-            self._px = self._client.direct_view(self._ids)
-            self._px.block = True
-            self._px.activate()
-            shell.events.register("pre_run_cell", self._before_cell)
-        if shell is not None:
-            self._px.targets, self._first_cell = self._ids, shell.execution_count
+        if shell := get_ipython():
+            self._client.activate(self._ids)  # for `%%px` cells, from this one on
+            self._first_cell = shell.execution_count
 
     def _before_cell(self, info: Any) -> None:
         """Get all ranks ready where a cell is about to run on them by itself."""
@@ -111,13 +108,13 @@ class Engines:
                 f"These ranks are closed: {self.why_closed}.\n"
                 "Start new ones: ranks = kit.start_ranks(2)."
             )
-        if not self.are_broken and (dead := self.find_dead()):
-            self.are_broken = True
-            print(f"{name_ranks(dead)} ended. {self.break_up()}", file=sys.stderr)
+        if not self.are_broken and not {*self._ids} <= {*self._client.ids}:
+            self.are_broken, ended = True, name_ranks(self.find_dead())
+            print(f"{ended} ended. {self.break_up()}", file=sys.stderr)
         if self.are_broken:
             self._restart()
         if self._shown != members:
-            self._worlds += 1
+            self._worlds, self._shown = self._worlds + 1, ()
             path = f"{self._folder}/world-{self._worlds}"
             where = self._machines, path, self.timeout_seconds
             facts = self._ask(members, join, members, *where)
@@ -199,8 +196,9 @@ class Engines:
         if self.why_closed:
             return
         self.why_closed = why
-        if self._px is not None:
-            get_ipython().events.unregister("pre_run_cell", self._before_cell)
+        if shell := get_ipython():
+            with suppress(ValueError):  # they did not start
+                shell.events.unregister("pre_run_cell", self._before_cell)
         if self._readers and self._client is not None:
             wait([self.send(rank, leave) for rank in self.ranks], _SECONDS_TO_END)
         end_all_of(self._folder)

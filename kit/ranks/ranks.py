@@ -54,7 +54,7 @@ class Ranks:
         all start anew, and the error says which `%%px` cells to run again.
         """
         name = f"{getattr(function, '__name__', type(function).__name__)}()"
-        progress = Progress(f"{name} runs on {name_ranks(self._members)}")
+        progress = Progress(f"{name} runs on ranks")
         progress.doing = "measuring"  # as Progress calls what needs no name
         with progress, take_turn(progress):
             call = Call(self._engines, progress, self._members, name)
@@ -179,7 +179,8 @@ class RanksLife(Life):
 
     def look_around(self) -> None:
         """Let the ranks make a life, each its own."""
-        variant, self.rests, self._stretch = self.variant, False, 1
+        self.rests, self._stretch, self._epoch = False, 1, -1
+        variant = self.variant
         names = self._ask(there.begin_life, *variant.told, variant.has_lived)
         variant.shared.names, variant.has_lived = names[variant.members[0]], True
         self._epoch = variant.engines.epoch

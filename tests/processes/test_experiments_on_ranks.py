@@ -91,13 +91,13 @@ def test_whole_runs_end_on_all_ranks(ranks):
 
 def test_a_generator_that_ends_is_started_again_on_all_ranks(ranks):
     def train():
-        for _ in range(500):
+        for _ in range(300):
             time.sleep(0.001)
             dist.barrier()
             yield 1
 
-    trial = kit.measure(train, on=ranks, seconds=4.0)
-    assert sum(block.steps for block in trial.lives[0].blocks) > 500
+    trial = kit.measure(train, on=ranks, seconds=3.0)
+    assert sum(block.steps for block in trial.blocks) > 300
 
 
 def test_seeds_are_alike_and_state_is_the_readers_afterwards(ranks):
@@ -422,7 +422,7 @@ def test_ends_that_are_not_equal_are_an_error_with_ranks_and_steps(ranks, togeth
     print(said)
     assert "rank 1 ended after 4 steps" in said
     assert ("rank 0 did not" if together else "rank 0 ended after 8 steps") in said
-    assert "equal numbers of steps" in said
+    assert "equal steps" in said
     assert ("dist.barrier()" in said) == together
     assert usable(ranks)
 

@@ -304,7 +304,8 @@ print(*seen, sep="\\n")
 
 def test_a_call_goes_through_few_functions_of_the_kit():
     said = subprocess.check_output([sys.executable, "-c", COUNT], text=True)
-    functions = [line for line in said.splitlines() if line.startswith("(")]
+    calls = [line for line in said.splitlines() if line.startswith("(")]
+    functions = [line for line in calls if "comp>" not in line and "expr>" not in line]
     print(said)
     assert 5 < len(functions) <= MOST_FUNCTIONS
 
