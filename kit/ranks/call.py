@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import FrameSummary
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import cloudpickle
 from IPython import get_ipython
 
+from kit import clock
 from kit.experiment import ExperimentError
 from kit.progress import Progress, Stopped
 from kit.ranks.engines import Engines, name_ranks
@@ -49,17 +51,18 @@ class RankError(ExperimentError):
         self.answers: dict[int, Any] = {}
 
 
+@dataclass
 class Call:
     """A function that is called on some ranks at once; `name` stands in messages."""
 
-    def __init__(
-        self, engines: Engines, progress: Progress, members: tuple[int, ...], name: str
-    ) -> None:
-        self._engines, self._progress, self._name = engines, progress, name
-        self._members, self._running = members, [*members]
-        self._replies: dict[int, Any] = {}
-        self._outcomes: dict[int, Outcome] = {}
-        self._printed: Counter[tuple[int, str]] = Counter()
+    engines: Engines
+    progress: Progress
+    members: tuple[int, ...]
+    name: str
+    _running: list[int] = field(default_factory=list)
+    _replies: dict[int, Any] = field(default_factory=dict)
+    _outcomes: dict[int, Outcome] = field(default_factory=dict)
+    _printed: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     def run(
         self, function: Callable[..., Any], *args: Any, **options: Any
@@ -69,31 +72,31 @@ class Call:
         Raises RankError where a rank fails or the ranks do not agree, and Stopped where
         the progress is abandoned. After these and an interrupt nothing is left of it.
         """
-        payload, engines = self._pack((function, args, options)), self._engines
-        engines.show(self._members)
-        for rank in self._members:
+        payload, engines = self._pack((function, args, options)), self.engines
+        engines.show(self.members)
+        for rank in self.members:
             self._replies[rank] = engines.send(rank, perform, payload)
+            self._running.append(rank)
         try:
             self._follow(math.inf)
         except BaseException as error:
             usable = self._stop(0.0)
             if not isinstance(error, KeyboardInterrupt):
                 raise
-            lines = [
-                f"{self._name} was interrupted.",
-                *_tell_all(self._outcomes),
-                usable,
-            ]
+            lines = f"{self.name} was interrupted.", *_tell_all(self._outcomes), usable
             raise KeyboardInterrupt("\n".join(lines)) from None
-        good = {r: o for r, o in self._outcomes.items() if o.kind == "returned"}
-        if len(good) < len(self._members):
+        ended, usable = self._outcomes, ""
+        if self._running or any(o.kind != "returned" for o in ended.values()):
             usable = self._stop(_SECONDS_FOR_OTHERS)
-            seconds, loads = engines.timeout_seconds, cloudpickle.loads
-            failure = explain_failure(self._name, self._outcomes, seconds, usable)
-            failure.answers = {rank: loads(good[rank].value) for rank in sorted(good)}
+        good = {rank: ended[rank] for rank in self.members if ended[rank].value}
+        answers = {rank: cloudpickle.loads(o.value) for rank, o in good.items()}
+        if usable:
+            seconds = engines.timeout_seconds
+            failure = explain_failure(self.name, ended, seconds, usable)
+            failure.answers = answers
             raise failure
         self._print(last=True)
-        return [cloudpickle.loads(good[rank].value) for rank in self._members]
+        return [*answers.values()]
 
     def _pack(self, value: object) -> bytes:
         buffer = io.BytesIO()
@@ -101,36 +104,36 @@ class Call:
             _Packer(buffer).dump(value)
         except Exception as error:
             raise ExperimentError(
-                f"{self._name} cannot be sent to the ranks: {error}.\n"
+                f"{self.name} cannot be sent to the ranks: {error}.\n"
                 "Make in the function itself what cannot be sent, such as open files."
             ) from None
         return buffer.getvalue()
 
     def _follow(self, seconds: float, is_ending: bool = False) -> None:
         """Follow the call for so many seconds, less where one fails or is late."""
-        deadline = time.monotonic() + seconds
-        while self._running and time.monotonic() < deadline:
+        deadline = clock.CLOCK.wall() + seconds
+        while self._running and clock.CLOCK.wall() < deadline:
             waiting = {rank: self._replies[rank] for rank in self._running}
             wait(waiting.values(), _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
             for rank, reply in waiting.items():
                 if reply.done() and reply.exception() is None:
                     self._outcomes[rank] = reply.result()
-                elif reply.done() and rank in self._engines.find_dead():
-                    self._outcomes[rank] = self._engines.find_death(rank)
+                elif reply.done() and rank in self.engines.find_dead():
+                    self._outcomes[rank] = self.engines.find_death(rank)
                 elif reply.done():
                     said = f"{reply.exception()}"
                     self._outcomes[rank] = Outcome("raised", error=said)
             self._running = [r for r in self._running if r not in self._outcomes]
             self._print()
-            self._progress.hear()
+            self.progress.hear()
             if is_ending:
                 continue
-            if self._progress.abandoned:
+            if self.progress.abandoned:
                 raise Stopped
             if any(outcome.kind != "returned" for outcome in self._outcomes.values()):
                 return
             if self._outcomes:
-                late = time.monotonic() + self._engines.timeout_seconds
+                late = clock.CLOCK.wall() + self.engines.timeout_seconds
                 deadline = min(deadline, late)
 
     def _stop(self, patience: float) -> str:
@@ -139,8 +142,8 @@ class Call:
         Each leaves the world when its call has ended: so others are freed that wait for
         it. Who does not end is interrupted; at last it is seen where it stands.
         """
-        engines, engines.are_broken = self._engines, True  # an interrupt may come
-        for rank in self._members:
+        engines, engines.are_broken = self.engines, True  # an interrupt may come
+        for rank in self.members:
             with suppress(Exception):  # it has ended
                 engines.send(rank, leave)
         self._follow(patience, is_ending=True)
@@ -159,17 +162,18 @@ class Call:
 
     def _print(self, last: bool = False) -> None:
         """Print new lines, with the rank before each."""
-        deadline = time.monotonic() + _SECONDS_FOR_OUTPUT
+        deadline = clock.CLOCK.wall() + _SECONDS_FOR_OUTPUT
         for rank, reply in self._replies.items():
             if last:  # that of a rank that has died may never be complete
-                reply.wait_for_output(max(0, deadline - time.monotonic()))
+                reply.wait_for_output(max(0, deadline - clock.CLOCK.wall()))
             for name in ("stdout", "stderr"):
                 lines = (getattr(reply, name) or "").split("\n")
                 if not last or not lines[-1]:
                     lines.pop()  # more of it may come
                 if new := lines[self._printed[rank, name] :]:
-                    said = "".join(f"[{rank}] {line}\n" for line in new)
-                    print(said, end="", file=getattr(sys, name), flush=True)
+                    stream = getattr(sys, name)
+                    stream.write("".join(f"[{rank}] {line}\n" for line in new))
+                    stream.flush()
                     self._printed[rank, name] = len(lines)
 
 

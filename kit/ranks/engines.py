@@ -27,7 +27,7 @@ from IPython import get_ipython
 
 from kit.experiment import ExperimentError
 from kit.progress import Progress, take_turn
-from kit.ranks.rank import Outcome, find_place, introduce, join, leave
+from kit.ranks.rank import Outcome, find_host, find_place, introduce, join, leave
 
 _SECONDS_TO_START, _SECONDS_TO_END, _SECONDS_BETWEEN_LOOKS = 60, 10, 0.2
 #: An engine is registered at its first heartbeat: they come more often than usual.
@@ -71,7 +71,9 @@ class Engines:
         wanted, seconds = len(self.ranks), _SECONDS_TO_START
         self._client.wait_for_engines(wanted, timeout=seconds, interactive=False)
         self._ids = sorted(self._client.ids)[:wanted]
-        self._machines = self._ask(self.ranks, introduce, sys.path, self._folder)
+        hosts = self._ask(self.ranks, find_host)
+        gpus = self._ask(self.ranks, introduce, hosts, sys.path, self._folder)
+        self._machines = [*zip(hosts, gpus, strict=True)]
         self.are_broken, self._shown = False, ()
         self.show(self.ranks)
         if shell := get_ipython():
@@ -110,7 +112,7 @@ class Engines:
             )
         if not self.are_broken and not {*self._ids} <= {*self._client.ids}:
             self.are_broken, ended = True, name_ranks(self.find_dead())
-            print(f"{ended} ended. {self.break_up()}", file=sys.stderr)
+            sys.stderr.write(f"{ended} ended. {self.break_up()}\n")
         if self.are_broken:
             self._restart()
         if self._shown != members:
@@ -150,11 +152,8 @@ class Engines:
         if not self.are_broken:
             return "The ranks can be used again."
         self.signal("SIGKILL", self.ranks)
-        said, shell = (
-            "The ranks can be used again; all start anew, empty",
-            get_ipython(),
-        )
-        raw = shell.history_manager.input_hist_raw if shell is not None else []
+        said = "The ranks can be used again; all start anew, empty"
+        raw = shell.history_manager.input_hist_raw if (shell := get_ipython()) else []
         cells = [number for number, cell in enumerate(raw) if _PX.search(cell)]
         again = [f"In[{number}]" for number in cells if number >= self._first_cell]
         if not again:

@@ -66,19 +66,27 @@ class _Here:
 # Worlds
 
 
-def introduce(me: int, paths: list[str], folder: str) -> tuple[str, int]:
-    """Get ready to be a rank; return the machine's name, and how many GPUs it has.
+def find_host(me: int) -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()
 
-    `paths` is where the kernel finds modules. Where threads stand is written to a file
-    in the folder, at SIGUSR2 and where C++ code ends the process.
+
+def introduce(me: int, hosts: list[str], paths: list[str], folder: str) -> int:
+    """Get ready to be a rank; return how many GPUs this machine has.
+
+    `hosts` are the machines of all ranks, which share its cores, and `paths` is where
+    the kernel finds modules. Where threads stand is written to a file in the folder, at
+    SIGUSR2 and where C++ code ends the process.
     """
     sys.path += paths
+    share = (find_cores(Path("/"))[0] or 1) // hosts.count(hosts[me])
+    os.environ["OMP_NUM_THREADS"] = str(max(1, share))
     import torch.distributed  # with all that `join` needs: there others wait
 
     file = open(Path(folder, f"stacks-{os.getpid()}"), "w")  # noqa: SIM115
     faulthandler.enable(file)
     faulthandler.register(signal.SIGUSR2, file)
-    return socket.gethostname(), torch.cuda.device_count()
+    return torch.cuda.device_count()
 
 
 def join(
@@ -86,16 +94,12 @@ def join(
 ) -> dict[str, Any]:
     """Make a world of some ranks, the only one of this process; return facts about it.
 
-    They meet in the file at `path`. Each rank has a GPU where all machines have enough
-    of them, and its share of the cores.
+    They meet in the file at `path`. Each rank has a GPU where all machines have enough.
     """
     import torch
     import torch.distributed as dist
 
     here, device = machines[me], "cpu"
-    threads = max(1, (find_cores(Path("/"))[0] or 1) // machines.count(here))
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    torch.set_num_threads(threads)
     if all(machines.count(machine) <= machine[1] for machine in machines):
         device = f"cuda:{machines[:me].count(here)}"
         torch.cuda.set_device(device)
@@ -116,8 +120,8 @@ def join(
     names |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
     get_ipython().user_ns.update(names)
     thread = threading.main_thread().ident
-    facts = {"device": device, "threads": threads, "process": os.getpid()}
-    return facts | {"main_thread": thread}
+    facts = {"threads": torch.get_num_threads(), "process": os.getpid()}
+    return facts | {"device": device, "main_thread": thread}
 
 
 def leave(me: int) -> None:

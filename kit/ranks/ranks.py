@@ -64,7 +64,7 @@ class Ranks:
         self, experiment: Experiment, knobs: Mapping[str, object]
     ) -> RanksVariant:
         """Make a variant of an experiment: what `on=ranks` does."""
-        made = RanksVariant(self._engines, self._members, experiment, knobs)
+        made = RanksVariant(self, experiment, knobs)
         made.notes.append(f"On {name_ranks(self._members)}: {self._describe()}.")
         return made
 
@@ -83,10 +83,8 @@ class Ranks:
         return len(self._members)
 
     def __getitem__(self, which: int | slice) -> Ranks:
-        if isinstance(which, slice):
-            members = tuple(sorted(self._members[which]))
-        else:
-            members = (self._members[which],)
+        chosen: Any = self._members[which]
+        members = tuple(sorted(chosen)) if isinstance(which, slice) else (chosen,)
         if not members:
             raise ExperimentError(
                 f"ranks[{which.start}:{which.stop}] is empty: there are {len(self)}.\n"
@@ -236,9 +234,7 @@ class RanksLife(Life):
     def _tell_ends(self, blocks: Mapping[int, Block]) -> str:
         """Say which ranks ended, after how many steps, and which did not."""
         ends = {r: self._steps_done + b.steps for r, b in blocks.items() if b.ended}
-        told = [
-            f"rank {rank} ended after {steps} steps" for rank, steps in ends.items()
-        ]
+        told = [f"rank {rank} ended after {n} steps" for rank, n in ends.items()]
         others = [rank for rank in self.variant.members if rank not in ends]
         return ", ".join([*told, f"{name_ranks(others)} did not"] if others else told)
 
@@ -257,10 +253,8 @@ class RanksLife(Life):
         self.read_memory()
         if self.variant is None or self._epoch != self.variant.engines.epoch:
             return
-        hasty = because if isinstance(because, KeyboardInterrupt) else None
-        for names in self._ask(
-            there.close_life, hasty and KeyboardInterrupt()
-        ).values():
+        hasty = KeyboardInterrupt() if isinstance(because, KeyboardInterrupt) else None
+        for names in self._ask(there.close_life, hasty).values():
             self.variant.ended_children += names
         self.variant = self.progress = None
 
@@ -279,11 +273,7 @@ class RanksVariant(Variant):
     kind_of_life = RanksLife
 
     def __init__(
-        self,
-        engines: Engines,
-        members: tuple[int, ...],
-        experiment: Experiment,
-        knobs: Mapping[str, object],
+        self, ranks: Ranks, experiment: Experiment, knobs: Mapping[str, object]
     ) -> None:
         if RANKS in knobs:
             taken = describe(experiment.name, {RANKS: knobs[RANKS]})
@@ -291,8 +281,8 @@ class RanksVariant(Variant):
                 f"{taken} has a knob whose name says on how many ranks it runs.\n"
                 "Rename it; inside, dist.get_world_size() tells the number."
             )
-        super().__init__(experiment, {RANKS: len(members), **knobs})
-        self.engines, self.members = engines, members
+        super().__init__(experiment, {RANKS: len(ranks), **knobs})
+        self.engines, self.members = ranks._engines, ranks._members
         self.block_seconds, self.told = _BLOCK_SECONDS, (experiment, dict(knobs))
         self.shared = Shared([])  # what it closes over is sent with each life
 
