@@ -21,7 +21,7 @@ from kit.ranks.engines import Engines, name_ranks
 from kit.state import Shared
 from kit.variant import Variant
 
-_MOST_PER_CORE = 4
+_MOST_PER_CORE, _MOST_ELSEWHERE = 4, 10_000
 #: Blocks are longer than elsewhere: each is a call.
 _BLOCK_SECONDS = 0.1
 #: A whole run is timed in stretches of about so long, between which it can be stopped.
@@ -144,11 +144,12 @@ def _check(n: Any, timeout: Any, cluster: Any) -> None:
     """Refuse what cannot be started; warn where ranks share cores."""
     # Not this_machine(): it would load PyTorch first.
     cores = find_cores(Path("/"))[0] or 1
-    if n not in range(1, _MOST_PER_CORE * cores + 1) or isinstance(n, (bool, float)):
+    most = _MOST_PER_CORE * cores if cluster is None else _MOST_ELSEWHERE
+    if n not in range(1, most + 1) or isinstance(n, (bool, float)):
         raise ExperimentError(
             f"start_ranks(): n={figures.format_value(n)} is no number of processes for "
             f"{cores} core{'s' * (cores > 1)}.\n"
-            f"Use a whole number from 1 to {_MOST_PER_CORE * cores}: start_ranks(2)."
+            f"Use a whole number from 1 to {most}: start_ranks(2)."
         )
     if not (isinstance(timeout, (int, float)) and 1 <= timeout <= 86_400):
         raise ExperimentError(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -268,9 +269,11 @@ def test_those_that_share_cores_are_warned_of(monkeypatch):
     ):
         kit.start_ranks(4)
     assert caught[0].filename == __file__
-    with warnings.catch_warnings(), pytest.raises(StartedError):
-        warnings.simplefilter("error")
-        kit.start_ranks(2)
+    elsewhere = types.SimpleNamespace(controller="runs")
+    for n, cluster in ((2, None), (16, elsewhere)):
+        with warnings.catch_warnings(), pytest.raises(StartedError):
+            warnings.simplefilter("error")
+            kit.start_ranks(n, cluster=cluster)
 
 
 @pytest.mark.parametrize("cluster", ["slurm", ipyparallel.Cluster(n=1)])
