@@ -74,10 +74,10 @@ class Call:
         """
         payload, engines = self._pack((function, args, options)), self.engines
         engines.show(self.members)
-        for rank in self.members:
-            self._replies[rank] = engines.send(rank, perform, payload)
-            self._running.append(rank)
         try:
+            for rank in self.members:
+                self._replies[rank] = engines.send(rank, perform, payload)
+                self._running.append(rank)
             self._follow(math.inf)
         except BaseException as error:
             usable = self._stop(0.0)

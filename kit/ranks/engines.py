@@ -32,6 +32,14 @@ from kit.ranks.rank import Outcome, find_host, find_place, introduce, join, leav
 _SECONDS_TO_START, _SECONDS_TO_END, _SECONDS_BETWEEN_LOOKS = 60, 10, 0.2
 #: An engine is registered at its first heartbeat: they come more often than usual.
 _BEATS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
+#: Waits until this process has ended; then it ends what was started for the folder.
+_WATCH = """
+import os, time
+while os.getppid() == {}:
+    time.sleep(0.2)
+from {} import end_all_of
+end_all_of({!r})
+"""
 _PX = re.compile(r"^\s*%%?px\b", re.MULTILINE)
 _STACK = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
@@ -53,7 +61,7 @@ class Engines:
         above = cluster.profile_dir if cluster else None
         self._folder = tempfile.mkdtemp(prefix="kit-ranks-", dir=above)
         self._cluster = cluster or _make_cluster(self._folder)
-        code = f"from {__name__} import watch; watch({os.getpid()}, {self._folder!r})"
+        code = _WATCH.format(os.getpid(), __name__, self._folder)
         command = [sys.executable, "-c", code]
         self._watcher = subprocess.Popen(command, start_new_session=True)
 
@@ -231,13 +239,6 @@ def _run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine to its end, in a thread: a notebook's own loop runs here."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
-
-
-def watch(pid: int, folder: str) -> None:
-    """Wait until the process that started this one ends; then end what it started."""
-    while os.getppid() == pid:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    end_all_of(folder)
 
 
 def end_all_of(folder: str) -> None:
