@@ -299,9 +299,13 @@ def other_threads(work: Work, threads: int) -> Generator[None, None, None]:
 
     # A new thread reports the count of the one that made it, and uses another.
     pid, work.greet = os.getpid(), functools.partial(real, threads)
-    with wrapped(work, (torch, "set_num_threads", set_number)):
-        work.greet()
-        yield
+    before = torch.get_num_threads()
+    try:
+        with wrapped(work, (torch, "set_num_threads", set_number)):
+            work.greet()
+            yield
+    finally:
+        real(before)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,8 @@ from kit.experiment import ExperimentError
 _SECONDS_BETWEEN_LOOKS = 0.002
 #: What the sampler notes where a thread waits for another one.
 WAITING = ""
+_ONE_ONLY = """a profiler is already at work, and PyTorch has one only.
+Leave it out, around this call or inside the experiment: the kit records the same."""
 _KIT = str(Path(__file__).parents[1])
 _DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
 _KINDS = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", *_DEVICE_KINDS}
@@ -66,18 +68,23 @@ def profiling() -> Generator[list[str], None, None]:
     from torch.profiler import ProfilerActivity, profile
 
     if torch.autograd._profiler_enabled():
-        raise ExperimentError(
-            "a profiler is already at work here, and PyTorch has one only.\nLeave it "
-            "out, around this call or inside the experiment: the kit records the same."
-        )
+        raise ExperimentError(_ONE_ONLY)
     kinds, name = [ProfilerActivity.CPU], "KINETO_LOG_LEVEL"
     kinds += [ProfilerActivity.CUDA] * torch.cuda.is_initialized()
     found: list[str] = []
     before = os.environ.get(name)
     os.environ[name] = before or "99"  # its log says nothing that a reader can act on
     try:
-        with profile(activities=kinds) as profiler:
+        profiler = profile(activities=kinds)
+        profiler.start()
+        try:
             yield found
+        finally:
+            goes_on = torch.autograd._profiler_enabled()
+            if goes_on:  # else one of the experiment's has ended it
+                profiler.stop()
+        if not goes_on:
+            raise ExperimentError(_ONE_ONLY)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "trace.json"
             profiler.export_chrome_trace(str(path))
