@@ -52,12 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "machine":
         print(this_machine(), flush=True)
         return 0
-    from kit import diagnose
+    from kit import diagnosis
     from kit.experiment import ExperimentError
 
     experiment = load_experiment(*options.target)
     try:
-        found = diagnose(
+        found = diagnosis.diagnose(
             experiment, **{"seconds": options.seconds, **dict(options.knobs)}
         )
     except ExperimentError as error:

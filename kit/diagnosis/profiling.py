@@ -16,22 +16,13 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from kit import figures
 from kit.choices import Place, make_variant
+from kit.diagnosis import tracing
 from kit.diagnosis.counterfactuals import BACKWARD, LOADER, Change, change, labels
-from kit.diagnosis.tracing import (
-    WAITING,
-    Event,
-    Trace,
-    counting,
-    measure_peaks,
-    profiling,
-    read_trace,
-    sampling,
-)
+from kit.diagnosis.tracing import WAITING, Event, Trace
 from kit.experiment import Experiment, smoke
 from kit.life import Block, Life
 from kit.machine import this_machine
@@ -39,10 +30,9 @@ from kit.measurement import longest_warm_up
 from kit.progress import Progress
 from kit.variant import Variant
 
-T = TypeVar("T")
 #: Seconds of plain steps before and after, and of recorded ones; most steps and events.
 _PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.2, 1.0
-_MOST_STEPS, _LEAST_STEPS, _MOST_EVENTS = 60, 5, 60_000
+_LEAST_STEPS, _MOST_STEPS, _MOST_EVENTS = 3, 60, 60_000
 #: A pause between operations that is so many operations long is the reader's own code.
 _LONG_PAUSE = 20
 _LABELS = {
@@ -129,8 +119,8 @@ class Profile(NamedTuple):
 def during(
     variant: Variant,
     progress: Progress,
-    make: Callable[[], AbstractContextManager[T]],
-    read: Callable[[T], Any],
+    make: Callable[[], Any],
+    read: Callable[[Any], Any],
 ) -> Generator[list[Any], None, None]:
     """Enter a context in each process; afterwards the list holds what `read` makes."""
     if hasattr(variant, "during"):
@@ -167,43 +157,26 @@ def record(
         children = len(progress.find_children())
         plain = [_run(life, _count_steps(life, _PLAIN_SECONDS))]
         progress.doing = "recording"
+        recording = functools.partial(entering, tracing.profiling, tracing.read_trace)
         # The sampler is a thread, which makes pauses: it looks at steps of its own.
-        with (
-            entering(sampling, list) as samples,
-            entering(profiling, read_trace) as looks,
-        ):
+        with entering(tracing.sampling, list) as samples, recording() as looks:
             _run(life, _count_steps(life, _LOOK_SECONDS) + 1)
         room = _MOST_EVENTS * (len(looks[0].marks) - 1) // max(1, len(looks[0].main))
-        least = 1 if smoke() else _LEAST_STEPS
-        wanted = steps or max(least, _count_steps(life, _RECORDED_SECONDS))
-        count = max(1, min(wanted, room))
-        with entering(profiling, read_trace) as traces:
-            _run(life, count + 1)
+        wanted = steps or _count_steps(life, _RECORDED_SECONDS)
+        with recording() as traces:
+            _run(life, max(1, min(wanted, room)) + 1)
         plain.append(_run(life, _count_steps(life, _PLAIN_SECONDS)))
-        device = "cuda" if traces[0].devices else "cpu"
-        probe = functools.partial(_look_around, device)
-        with entering(contextlib.nullcontext, probe) as found:
+        probe = functools.partial(tracing.look_around, bool(traces[0].devices))
+        with entering(contextlib.nullcontext, probe) as here:
             pass
-        with entering(counting, sum) as moved:
-            counted = _run(life, 1)
-    facts = {
-        "step_seconds": sum(b.wall_seconds for b in plain)
-        / sum(b.steps for b in plain),
-        "children": children,
-        "processes": len(traces),
-    }
-    each = zip(traces, zip(looks, samples, strict=True), moved, found, strict=True)
+        with entering(tracing.counting, sum) as moved:
+            counted = _run(life, 1).steps
+    seconds = sum(b.wall_seconds for b in plain) / sum(b.steps for b in plain)
+    facts = {"step_seconds": seconds, "children": children, "processes": len(traces)}
     return [
-        _make_profile(trace, look, total / counted.steps, *here, facts)
-        for trace, look, total, here in each
+        _make_profile(*each, counted, facts)
+        for each in zip(traces, looks, samples, moved, here, strict=True)
     ]
-
-
-def _look_around(device: str, _: object) -> tuple[float, float, int]:
-    """Return what copies and operations cost in this process, and its threads."""
-    import torch
-
-    return (*measure_peaks(device), torch.get_num_threads())
 
 
 def _run(life: Life, steps: int) -> Block:
@@ -213,7 +186,8 @@ def _run(life: Life, steps: int) -> Block:
 
 def _count_steps(life: Life, seconds: float) -> int:
     per_step = max(life.variant.step_seconds, 1e-6)
-    return 1 if smoke() else min(_MOST_STEPS, math.ceil(seconds / per_step))
+    wanted = max(_LEAST_STEPS, math.ceil(seconds / per_step))
+    return 1 if smoke() else min(_MOST_STEPS, wanted)
 
 
 # What the main thread does when
@@ -280,10 +254,9 @@ def _place(
     update, too, and the arithmetic around it with it: by hand, or an average.
     """
 
-    def step_of(item: tuple[Event, str]) -> int:
-        return bisect.bisect_right(trace.marks, item[0].start)
-
-    for _, group in itertools.groupby(found, step_of):
+    marks = trace.marks
+    groups = itertools.groupby(found, lambda f: bisect.bisect(marks, f[0].start))
+    for _, group in groups:
         step = [*group]
         passes = [n for n, (_, phase) in enumerate(step) if phase == "backward"]
         backward = max(passes, default=len(step))
@@ -389,14 +362,15 @@ def _weigh_devices(trace: Trace, steps: Sequence[Counter[str]]) -> None:
 
 def _make_profile(
     trace: Trace,
-    look: tuple[Trace, Sequence[tuple[int, str]]],
+    look: Trace,
+    samples: Sequence[tuple[int, str]],
     moved: float,
-    bandwidth: float,
-    operation_seconds: float,
-    threads: int,
+    here: tuple[float, float, int],
+    counted: int,
     facts: Mapping[str, Any],
 ) -> Profile:
     """Make of what was recorded what it shows."""
+    bandwidth, operation_seconds, threads = here
     recorded = (trace.marks[-1] - trace.marks[0]) / 1e9
     plain = facts["step_seconds"] * (len(trace.marks) - 1)
     least = 1e9 * operation_seconds
@@ -404,7 +378,7 @@ def _make_profile(
     # What is longer than events explain has other reasons: the machine's speed.
     extra = 1e9 * max(0.0, recorded - plain) / max(1, len(trace.main))
     steps = weigh(trace, segments, min(extra, least), least)
-    seen = find_lines(look[1], part(look[0], _LONG_PAUSE * least))
+    seen = find_lines(samples, part(look, _LONG_PAUSE * least))
     python = seen.get("python", Counter())
     for now in steps:  # what other threads do meanwhile is no code outside PyTorch
         waiting = now["python"] * python[WAITING] / max(1, python.total())
@@ -422,7 +396,7 @@ def _make_profile(
             name: [now[name] / all_ for now, all_ in zip(steps, wholes, strict=True)]
             for name in _ACROSS
         },
-        moved * len(steps) / max(seconds, 1e-9) / bandwidth,
+        moved / counted * len(steps) / max(seconds, 1e-9) / bandwidth,
         {
             phase: [
                 f"{line} ({n / lines.total():.0%})"

@@ -205,17 +205,18 @@ def counting() -> Generator[list[int], None, None]:
         yield moved
 
 
-def measure_peaks(device: str = "cpu") -> tuple[float, float]:
-    """Measure how many bytes a copy moves a second here, and what one operation costs.
+def look_around(has_device: bool, _: object = None) -> tuple[float, float, int]:
+    """Measure what a copy moves here, and what an operation costs; count threads.
 
-    That is in seconds, from Python, recorded for the backward pass.
+    In bytes per second, read and written, and in seconds, from Python and recorded for
+    the backward pass.
 
-    >>> measure_peaks()[0] > 1e6
+    >>> look_around(False)[0] > 1e6
     True
     """
     import torch
 
-    source = torch.ones(8_000_000, device=device, dtype=torch.float32)
+    source = torch.ones(8_000_000, device="cuda" if has_device else "cpu")
     target, number = torch.empty_like(source), torch.ones(1, requires_grad=True)
 
     def operate() -> None:
@@ -224,7 +225,8 @@ def measure_peaks(device: str = "cpu") -> tuple[float, float]:
 
     with torch.enable_grad():
         starting = _time(operate) / 200
-    return 2 * source.nbytes / _time(lambda: target.copy_(source)), starting
+    copying = _time(lambda: target.copy_(source))
+    return 2 * source.nbytes / copying, starting, torch.get_num_threads()
 
 
 def _time(act: Callable[[], object]) -> float:
