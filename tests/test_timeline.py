@@ -567,8 +567,10 @@ def test_no_line_of_the_kit_or_of_a_library_is_named():
 
 def test_lines_are_counted_in_their_phases():
     segments = part(Trace([0, 20], [Event(0, 10, "aten::mm", "1")], [], []), 5)
-    seen = find_lines([(5, "a"), (11, "b"), (15, "a"), (19, "b"), (99, "b")], segments)
-    assert seen == {"forward": {"a": 1}, "python": {"b": 2, "a": 1}}
+    samples = [(5, "a"), (11, "b"), (15, "a"), (17, ""), (19, "b"), (99, "b")]
+    lines, waiting = find_lines(samples, segments)
+    assert lines == {"forward": ["a (100%)"], "python": ["b (50%)", "a (25%)"]}
+    assert waiting == 0.25
 
 
 def test_waiting_for_threads_of_its_own_is_not_python():

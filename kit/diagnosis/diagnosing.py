@@ -92,14 +92,7 @@ def diagnose(
                 savings |= _check_exchange(resolved, bound, progress, on)
             if progress.stopping:  # half a diagnosis is none
                 raise Stopped
-    estimates = {
-        "python": profile.across["python"],
-        "overhead": profile.across["overhead"],
-        "optimizer": profile.across["loops"],
-    }
-    for cause, shares in estimates.items():
-        if cause not in suspects and max(shares) > 0:
-            savings[cause] = estimate(shares)
+    savings |= _estimate(profile, savings)
     verdict, reason = decide(savings, profile)
     return Diagnosis(resolved, bound, verdict, reason, savings, profile, on)
 
@@ -167,6 +160,16 @@ def _check_exchange(
         return {}
     reason = f"{', '.join(left)} cannot be left out"
     return {"communication": Ratio(math.nan, math.nan, math.nan, "cannot tell", reason)}
+
+
+def _estimate(profile: Profile, measured: Mapping[str, Ratio]) -> dict[str, Ratio]:
+    """Return what the causes might save that cannot be left out, by their shares."""
+    shares = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
+    return {
+        cause: estimate(profile.across[name])
+        for cause, name in shares.items()
+        if cause not in measured and max(profile.across[name]) > 0
+    }
 
 
 @dataclass(frozen=True, repr=False)

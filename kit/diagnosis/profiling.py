@@ -273,14 +273,26 @@ def _place(
 
 def find_lines(
     samples: Sequence[tuple[int, str]], segments: Sequence[Segment]
-) -> dict[str, Counter[str]]:
-    """Count the lines that were seen in each phase."""
+) -> tuple[dict[str, list[str]], float]:
+    """Return the lines that were seen most in each phase, with their shares of it.
+
+    And the share of the code outside PyTorch that only waits for other threads.
+    """
     starts, seen = [s.start for s in segments], dict[str, Counter[str]]()
     for when, line in samples:
         if starts[0] <= when < segments[-1].stop:
-            phase = segments[bisect.bisect_right(starts, when) - 1].phase
+            phase = segments[bisect.bisect(starts, when) - 1].phase
             seen.setdefault(phase, Counter())[line] += 1
-    return seen
+    lines = {
+        phase: [
+            f"{line} ({count / counts.total():.0%})"
+            for line, count in counts.most_common(3)
+            if line != WAITING
+        ]
+        for phase, counts in seen.items()
+    }
+    python = seen.get("python", Counter())
+    return lines, python[WAITING] / max(1, python.total())
 
 
 # What it is spent on
@@ -378,33 +390,22 @@ def _make_profile(
     # What is longer than events explain has other reasons: the machine's speed.
     extra = 1e9 * max(0.0, recorded - plain) / max(1, len(trace.main))
     steps = weigh(trace, segments, min(extra, least), least)
-    seen = find_lines(samples, part(look, _LONG_PAUSE * least))
-    python = seen.get("python", Counter())
+    lines, waiting = find_lines(samples, part(look, _LONG_PAUSE * least))
     for now in steps:  # what other threads do meanwhile is no code outside PyTorch
-        waiting = now["python"] * python[WAITING] / max(1, python.total())
-        now["waiting"] = waiting
-        now["python"] -= waiting
-        now["forward"] += waiting
+        now["waiting"] = waiting * now["python"]  # type: ignore[assignment]
+        now["python"] -= now["waiting"]
+        now["forward"] += now["waiting"]
     wholes = [sum(now[p] for p in figures.PHASES) or 1 for now in steps]
     sums, whole = sum(steps, Counter[str]()), sum(wholes)
-    seconds = plain * sums["all memory"] / whole
+    seconds = max(1e-9, plain * sums["all memory"] / whole)
+    pairs = [*zip(steps, wholes, strict=True)]
     return Profile(
-        trace,
-        segments,
-        {p: sums[p] / whole for p in figures.PHASES if sums[p]},
-        {
-            name: [now[name] / all_ for now, all_ in zip(steps, wholes, strict=True)]
-            for name in _ACROSS
-        },
-        moved / counted * len(steps) / max(seconds, 1e-9) / bandwidth,
-        {
-            phase: [
-                f"{line} ({n / lines.total():.0%})"
-                for line, n in lines.most_common(3)
-                if line != WAITING
-            ]
-            for phase, lines in seen.items()
-        },
+        trace=trace,
+        segments=segments,
+        shares={p: sums[p] / whole for p in figures.PHASES if sums[p]},
+        across={name: [now[name] / all_ for now, all_ in pairs] for name in _ACROSS},
+        bandwidth=moved / counted * len(steps) / seconds / bandwidth,
+        lines=lines,
         inflation=max(0.0, recorded / max(plain, 1e-9) - 1),
         threads=threads,
         **facts,
