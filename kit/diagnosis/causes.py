@@ -28,8 +28,8 @@ _WORTH_A_REPAIR = 0.10
 #: Useful work takes most of a step from this fraction on.
 _MOST = 0.5
 #: Memory traffic is "near the bandwidth" from this share of a copy's on: operations
-#: write into fresh memory, and not in the order in which it lies.
-_NEAR_BANDWIDTH = 0.2
+#: write into fresh memory, not in its order, and wait for each other.
+_NEAR_BANDWIDTH = 0.1
 #: Costs of training itself: they can be lowered, seldom removed.
 _NECESSARY = ("optimizer", "overhead")
 #: Another number of threads is the simplest of all repairs.

@@ -32,7 +32,7 @@ from kit.variant import Variant
 
 #: Seconds of plain steps before and after, and of recorded ones; most steps and events.
 _PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.2, 1.0
-_LEAST_STEPS, _MOST_STEPS, _MOST_EVENTS = 3, 60, 60_000
+_LEAST_STEPS, _MOST_STEPS, _MOST_EVENTS = 5, 60, 150_000
 #: A pause between operations that is so many operations long is the reader's own code.
 _LONG_PAUSE = 20
 _LABELS = {
