@@ -333,7 +333,9 @@ def test_a_diagnosis_leaves_out_the_exchange(ranks, smoke):
     found = kit.diagnose(train_in_parallel, on=ranks, seconds=2.0)
     assert "communication" in found.savings
     assert found.knobs == {"width": 512, "batch_size": 8}
-    assert found.trials[0].knobs["ranks"] == 2
+    assert "cannot be left out" not in found.savings["communication"].reason
+    verified = found.verify(train_in_parallel, seconds=0.5)
+    assert verified.trials[0].knobs["ranks"] == found.profile.processes == 2
     assert usable(ranks)
 
 
