@@ -130,7 +130,7 @@ def test_labels_stand_inside_where_there_is_room_and_below_elsewhere():
         "forward  14 % · 14.0 ms",
         "optimizer  4.5 % · 4.50 ms",
         "waiting for the device  0.3 % · 300 µs",
-        "code outside PyTorch  1.5 % · 1.50 ms",
+        "your own code  1.5 % · 1.50 ms",
     ]
 
 
@@ -219,7 +219,7 @@ def test_a_step_says_all_its_numbers_in_words():
         "Where the 100 ms of a step go. It waits for data. "
         "waiting for data: 61 %, 61.0 ms; forward: 14 %, 14.0 ms; "
         "backward: 19 %, 19.0 ms; optimizer: 4.5 %, 4.50 ms; "
-        "code outside PyTorch: 1.5 %, 1.50 ms. "
+        "your own code: 1.5 %, 1.50 ms. "
         "Eager overhead, across the phases: 31 %. "
         "What removing a cause would save of the step: "
         "cached batches: 61 % (95 % interval 58 % to 64 %)."

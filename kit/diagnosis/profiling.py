@@ -276,7 +276,7 @@ def find_lines(
 ) -> tuple[dict[str, list[str]], float]:
     """Return the lines that were seen most in each phase, with their shares of it.
 
-    And the share of the code outside PyTorch that only waits for other threads.
+    And the share of their own code that only waits for other threads.
     """
     starts, seen = [s.start for s in segments], dict[str, Counter[str]]()
     for when, line in samples:
@@ -391,7 +391,7 @@ def _make_profile(
     extra = 1e9 * max(0.0, recorded - plain) / max(1, len(trace.main))
     steps = weigh(trace, segments, min(extra, least), least)
     lines, waiting = find_lines(samples, part(look, _LONG_PAUSE * least))
-    for now in steps:  # what other threads do meanwhile is no code outside PyTorch
+    for now in steps:  # what other threads do meanwhile is not the main one's
         now["waiting"] = waiting * now["python"]  # type: ignore[assignment]
         now["python"] -= now["waiting"]
         now["forward"] += now["waiting"]

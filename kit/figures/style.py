@@ -41,7 +41,7 @@ _PHASES = {
     "optimizer": ("optimizer", "#3FA887", "#1F2328", "xxx"),
     "communication": ("other ranks", "#A5427A", "#FFFFFF", "---"),
     "sync": ("waiting for the device", "#EFE07A", "#1F2328", "|||"),
-    "python": ("code outside PyTorch", "#5F5446", "#FFFFFF", "++"),
+    "python": ("your own code", "#5F5446", "#FFFFFF", "++"),
     "": ("other", "#C4CBD2", "#1F2328", "//"),
 }
 PHASE_LOOKS = {phase: look for phase, (_, *look) in _PHASES.items()}
