@@ -48,11 +48,6 @@ def find_hint(error: BaseException) -> str | None:
     return _fill(found[0]) if found else None
 
 
-def shared_memory_hint() -> str:
-    """Say how large the memory is through which workers send batches, and the cure."""
-    return _fill(_SHARED_MEMORY)
-
-
 def _fill(advice: str) -> str:
     machine = this_machine()
     shared = format_bytes(machine.shared_memory_bytes)
@@ -83,13 +78,3 @@ def split_error(error: BaseException) -> tuple[str, str, str]:
         # The last line at the margin that begins with the error's name is its message.
         said = re.split(rf"^(?:\S+\.)?{kind}(?:: |$)", said, flags=re.M)[-1]
     return kind, where, " ".join(said.split())[:200]
-
-
-def describe_error(error: BaseException) -> str:
-    """Return kind and message on one line; of a worker's error the original ones.
-
-    >>> describe_error(ValueError("so\\nmany words"))
-    'ValueError: so many words'
-    """
-    kind, where, said = split_error(error)
-    return " ".join(filter(None, [kind, where])) + (f": {said}" if said else "")

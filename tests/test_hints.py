@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 import kit
 from kit import hints
 from kit.experiment import ExperimentError
-from kit.hints import describe_error, find_hint
+from kit.hints import find_hint, split_error
 from kit.machine import this_machine
 
 
@@ -208,9 +208,9 @@ def test_words_of_an_error_caught_in_a_worker():
     loader = DataLoader(Numbers(fail), batch_size=8, num_workers=1)
     with pytest.raises(ValueError) as caught:
         list(loader)
-    said = describe_error(caught.value)
-    assert said == "ValueError in DataLoader worker process 0: not a number: NaN"
-    assert describe_error(KeyError()) == "KeyError"
+    told = "ValueError", "in DataLoader worker process 0", "not a number: NaN"
+    assert split_error(caught.value) == told
+    assert split_error(KeyError()) == ("KeyError", "", "")
     del caught, loader
 
 
@@ -225,7 +225,11 @@ def test_words_of_a_workers_traceback_give_no_hint():
         'call last):\n  File "/torch_1/shm.py", line 7, in __getitem__\n'
         "    raise Odd  # Too many open files\nread.<locals>.Odd: no photo\n"
     )
-    assert describe_error(Odd(said)) == "Odd in DataLoader worker process 0: no photo"
+    assert split_error(Odd(said)) == (
+        "Odd",
+        "in DataLoader worker process 0",
+        "no photo",
+    )
     assert find_hint(Odd(said)) is None
 
 
