@@ -10,9 +10,8 @@ An experiment is a generator: each `yield n` says "one step is done, n items han
 True
 """
 
-from __future__ import annotations
-
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,63 +24,30 @@ if TYPE_CHECKING:
     from kit.recording import load, recorded, save
     from kit.teaching import check, claim, guess
 
-__all__ = [
-    "check",
-    "claim",
-    "compare",
-    "costs",
-    "data",
-    "diagnose",
-    "explore",
-    "guess",
-    "load",
-    "measure",
-    "recorded",
-    "save",
-    "start_ranks",
-    "this_machine",
-    "timeline",
-    "tuning",
-]
+__all__ = ["check", "claim", "compare", "costs", "data", "diagnose", "explore"]
+__all__ += ["guess", "load", "measure", "recorded", "save", "start_ranks"]
+__all__ += ["this_machine", "timeline", "tuning"]
 
-#: Where the names above come from, if they are no rooms themselves.
-_ROOMS = {
-    "measure": "measurement",
-    "compare": "measurement",
-    "diagnose": "diagnosis",
-    "timeline": "diagnosis",
-    "this_machine": "machine",
-    "explore": "panel",
-    "start_ranks": "ranks",
-    "load": "recording",
-    "recorded": "recording",
-    "save": "recording",
-    "check": "teaching",
-    "claim": "teaching",
-    "guess": "teaching",
+#: What is offered here is built in these rooms; `costs`, `data`, `tuning` are rooms.
+_OFFERED = {
+    "measurement": ("compare", "measure"),
+    "diagnosis": ("diagnose", "timeline"),
+    "machine": ("this_machine",),
+    "panel": ("explore",),
+    "ranks": ("start_ranks",),
+    "recording": ("load", "recorded", "save"),
+    "teaching": ("check", "claim", "guess"),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a room when it is first asked for, so that `import kit` is fast."""
-    if name in _ROOMS:
-        value = getattr(import_module(f"kit.{_ROOMS[name]}"), name)
-    elif name.startswith("_"):
-        raise AttributeError(f"module 'kit' has no attribute {name!r}")
-    else:
-        value = _import_room(name)
-    globals()[name] = value
-    return value
-
-
-def _import_room(name: str) -> Any:
-    try:
+    for room, names in _OFFERED.items():
+        if name in names:
+            return getattr(import_module(f"kit.{room}"), name)
+    if find_spec(f"kit.{name}"):
         return import_module(f"kit.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"kit.{name}":
-            raise
-        message = f"module 'kit' has no attribute {name!r}"
-        raise AttributeError(message) from None
+    raise AttributeError(f"module 'kit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -13,16 +13,19 @@ In train.py, the training loop is a function that says `yield` after each step:
           ...
           yield len(batch)
 
-Exit status: 0 diagnosed, 1 it could not be measured, 2 it was asked for wrongly.
+Exit status: 0 diagnosed, 1 it could not be measured, 2 it was asked for wrongly. An
+error of the script itself is shown as Python shows it.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import math
+import ast
+import importlib
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from kit.machine import this_machine
@@ -34,77 +37,87 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kit", description=summary)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("machine", help="say what this machine is, and why")
-    diagnose = _add_diagnose(commands, examples)
-    options, rest = parser.parse_known_args(arguments)
-    if options.command == "machine":
-        if rest:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        print(this_machine(), flush=True)
-        return 0
-    # Knobs may come after options, too.
-    options.knobs += [word for word in rest if not word.startswith("-")]
-    if unknown := [word for word in rest if word.startswith("-")]:
-        hint = "; knobs are written name=value" if "=" in unknown[0] else ""
-        diagnose.error(f"no such option: {' '.join(unknown)}{hint}")
-    return diagnose_script(options)
-
-
-def _add_diagnose(commands: Any, examples: str) -> argparse.ArgumentParser:
-    """Add the command `diagnose` and return its parser."""
-    parser = commands.add_parser(
+    diagnosing = commands.add_parser(
         "diagnose",
         help="say where the time of a script's training loop goes",
-        description="Say where a step's time goes and what removing each cost saves.",
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("target", help="train.py:train, or package.module:train")
-    parser.add_argument("knobs", nargs="*", metavar="name=value", help="its arguments")
-    parser.add_argument("--seconds", type=_seconds, help="how long to measure, in all")
-    parser.add_argument("--json", action="store_true", help="print JSON, nothing else")
-    parser.add_argument("--html", metavar="FILE", help="write the report as a page")
-    return parser
-
-
-def _seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < math.inf:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-
-
-def diagnose_script(options: argparse.Namespace) -> int:
-    """Diagnose an experiment that lives in a script; print and write what was found."""
+    add = diagnosing.add_argument
+    add("target", type=parse_target, help="train.py:train, or package.module:train")
+    add("knobs", nargs="*", type=parse_knob, metavar="name=value", help="its arguments")
+    add("--seconds", type=float, default=20.0, help="how long to measure, in all")
+    add("--html", type=Path, metavar="FILE", help="write the report as a page")
+    options = parser.parse_args(arguments)
+    if options.command == "machine":
+        print(this_machine(), flush=True)
+        return 0
     from kit import diagnosis
-    from kit.diagnosis import imports, scripts, shell
-    from kit.experiment import ExperimentError, resolve
+    from kit.experiment import ExperimentError
 
-    status = 2
+    experiment = load_experiment(*options.target)
     try:
-        diverted = shell.divert_stdout() if options.json else contextlib.nullcontext()
-        with imports.restore_imports(), diverted:
-            knobs = scripts.parse_knobs(options.knobs)
-            path = shell.check_page(options.html) if options.html else None
-            experiment = scripts.load_experiment(options.target)
-            resolve(experiment).bind(knobs)
-            status = 1
-            limit = {"seconds": options.seconds} if options.seconds else {}
-            found = diagnosis.diagnose(experiment, **limit, **knobs)
-            page = found.to_html() if path else ""
-            report = shell.format_json(found.to_dict()) if options.json else repr(found)
-        print(report)
-        if path:
-            shell.write_page(page, path)
-            print(path, file=sys.stderr if options.json else sys.stdout)
+        found = diagnosis.diagnose(
+            experiment, **{"seconds": options.seconds, **dict(options.knobs)}
+        )
     except ExperimentError as error:
         print(f"error: {error}", file=sys.stderr)
-        if error.__cause__:
-            print(f"\n{imports.format_traceback(error.__cause__)}", file=sys.stderr)
-        return status
-    except KeyboardInterrupt:
-        print("interrupted: there is no diagnosis", file=sys.stderr)
-        return 130
+        return 1
+    print(found)
+    if options.html:
+        options.html.write_text(found.to_html(), encoding="utf-8")
+        print(options.html.resolve())
     return 0
+
+
+def parse_target(target: str) -> tuple[str, str]:
+    """Split "path/to/train.py:train" into where the function is, and its name."""
+    where, _, function = target.rpartition(":")
+    if not where:
+        raise argparse.ArgumentTypeError(f"which function of it? {target}:train")
+    return where, function
+
+
+def parse_knob(word: str) -> tuple[str, Any]:
+    """Return name and value of a knob: a Python literal, or else a string.
+
+    >>> parse_knob("batch_size=64"), parse_knob("name=resnet")
+    (('batch_size', 64), ('name', 'resnet'))
+    """
+    name, equals, text = word.partition("=")
+    if not (equals and name.isidentifier()):
+        raise argparse.ArgumentTypeError(f"{word!r} is not written name=value")
+    try:
+        return name, ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return name, text
+
+
+def load_experiment(
+    where: str, function: str, seconds: float = 10.0
+) -> Callable[..., Any]:
+    """Import a script, or a module, and return one of its functions.
+
+    The script's folder comes first on `sys.path`, as with `python train.py`. A script
+    that is still being imported after so many seconds is named.
+    """
+    path = Path(where)
+    is_file = path.suffix == ".py"
+    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
+    said = (
+        f"{where} is still being imported after {seconds:g} s: it seems to train while "
+        "it is imported.\nPut the loop into a function with a `yield`, and what calls "
+        'that under `if __name__ == "__main__":`.'
+    )
+    timer = threading.Timer(seconds, print, [said], {"file": sys.stderr})
+    timer.daemon = True
+    timer.start()
+    try:
+        module = importlib.import_module(path.stem if is_file else where)
+    finally:
+        timer.cancel()
+    found: Callable[..., Any] = getattr(module, function)
+    return found
 
 
 if __name__ == "__main__":

@@ -56,44 +56,38 @@ def is_steady(blocks: Sequence[Block]) -> bool:
     return abs(math.log(rates[-1] / statistics.median(rates))) < _STEADY
 
 
-@dataclass
+@dataclass(eq=False)
 class Side:
-    """A challenger beside its baseline: pairs of turns so far, cost of the last."""
+    """A baseline and a challenger: how many pairs of turns so far, what one costs."""
 
-    baseline: Variant
-    challenger: Variant
+    pair: tuple[Variant, Variant]
     pairs: int = 0
     pair_seconds: float = 0.0
     ratio: Ratio | None = None
 
 
+@dataclass(eq=False)
 class Budget:
     """How many seconds a comparison may take; first starts come on top of them.
 
     `begun` is when it began, later by what first starts have cost.
     """
 
-    def __init__(
-        self,
-        variants: Sequence[Variant],
-        progress: Progress,
-        seconds: float,
-        patient: bool,
-    ) -> None:
-        self.variants, self.progress = variants, progress
-        self.seconds, self.patient = seconds, patient
-        self.begun = clock.CLOCK.wall()
-        self._load = system.read_load()
+    variants: Sequence[Variant]
+    progress: Progress
+    seconds: float
+    patient: bool
+
+    def __post_init__(self) -> None:
+        self.begun, self._load = clock.CLOCK.wall(), system.read_load()
 
     def has_seen_enough(self, variant: Variant, life: Life, seconds: float) -> bool:
         """Return whether a first life was timed long enough: no later one is longer."""
-        if smoke():
-            return True
         variant.stretch = find_stretch(life.blocks)
         later = self.plan_blocks(variant) * variant.block_cost
         least = max(_FIRST_SHARE * self.seconds / len(self.variants), later)
         steady = is_steady(life.blocks) or seconds >= _OVER_FIRST * least
-        return seconds >= least and steady
+        return smoke() or (seconds >= least and steady)
 
     def plan_blocks(self, variant: Variant) -> int:
         """Return how many blocks a life has that is led alone."""
@@ -108,10 +102,9 @@ class Budget:
         """Return how many rounds of two blocks of each two lives side by side have."""
         if smoke():
             return 1
-        pair = side.baseline, side.challenger
-        cost = sum(variant.block_cost for variant in pair)
-        evenly = sum(map(self._timed_seconds, pair)) / cost
-        least = max(_BLOCKS_BESIDE, *map(self._stretch, pair))
+        cost = sum(variant.block_cost for variant in side.pair)
+        evenly = sum(map(self._timed_seconds, side.pair)) / cost
+        least = max(_BLOCKS_BESIDE, *map(self._stretch, side.pair))
         return max(int(evenly / 2), math.ceil(least / 2))
 
     def _timed_seconds(self, variant: Variant) -> float:
@@ -138,10 +131,10 @@ class Budget:
                 variant.block_seconds = _BLOCK_SECONDS_UNDER_QUOTA
         baseline, *challengers = self.variants
         chosen = [c for c in challengers if not (smoke() and c.is_inner)]
-        sides = [Side(baseline, challenger) for challenger in chosen]
+        sides = [Side((baseline, challenger)) for challenger in chosen]
         for side in sides:
-            blocks, pair = 2 * self.plan_rounds(side), (baseline, side.challenger)
-            costs = [v.start_seconds + blocks * v.block_cost for v in pair]
+            blocks = 2 * self.plan_rounds(side)
+            costs = [v.start_seconds + blocks * v.block_cost for v in side.pair]
             side.pair_seconds = 2 * sum(costs)
         needed = _LEAST_PAIRS * sum(side.pair_seconds for side in sides)
         self._paired, self._expected = clock.CLOCK.wall(), max(self.seconds, needed)
@@ -163,16 +156,15 @@ class Budget:
 
     def finish_pair(self, side: Side, seconds: float) -> None:
         """Note what a pair of turns has told, and what it cost."""
-        pair = side.baseline, side.challenger
-        lives = [life for variant in pair for life in variant.lives[-2:]]
+        lives = [life for variant in side.pair for life in variant.lives[-2:]]
         timed = sum(block.wall_seconds for life in lives for block in life.blocks)
-        for variant in pair:  # the cold start says little about later ones
+        for variant in side.pair:  # the cold start says little about later ones
             variant.start_seconds = max(0.0, seconds - timed) / 4
-        both = [{life.turn for life in v.lives if life.turn != COLD} for v in pair]
-        side.pair_seconds, side.pairs = seconds, len(set.intersection(*both)) // 2
-        trials = [make_trial(variant, whole_runs=False) for variant in pair]
+        turns = [{life.turn for life in v.lives} - {COLD} for v in side.pair]
+        side.pair_seconds, side.pairs = seconds, len(set.intersection(*turns)) // 2
+        trials = [make_trial(variant, whole_runs=False) for variant in side.pair]
         confidence = hold_together(len(self.variants) - 1)
         side.ratio = compare_trials(*trials, confidence=confidence)
-        value = f"{side.ratio.value:.3g}"
-        self.progress.so_far = f"{side.challenger.label}: {value} × so far"
+        label, value = side.pair[1].label, side.ratio.value
+        self.progress.so_far = f"{label}: {value:.3g} × so far"
         self.progress.expect((clock.CLOCK.wall() - self._paired) / self._expected)

@@ -46,26 +46,19 @@ class Request:
 
     def check(self) -> None:
         """Raise ExperimentError where the parts do not go together."""
-        of, seconds, within = self.of, self.seconds, self.within
-        check_arguments(seconds, self.repeats)
-        if seconds is None and of in (SETUP, MEMORY):
+        check_arguments(self.seconds, self.repeats)
+        asked, whole = f"of={format_value(self.of)}", self.seconds is None
+        if self.of != SPEED and whole == (self.of in (SETUP, MEMORY)):
             raise ExperimentError(
-                f"of={format_value(of)} looks at starts, not at whole runs.\n"
-                "Leave out seconds=None."
+                f"{asked} does not go with seconds={format_value(self.seconds)}.\n"
+                f"{SPEED}, {SETUP} and {MEMORY} take a time; with seconds=None whole "
+                "runs are compared: run_seconds, or a metric by its name."
             )
-        if seconds is not None and of not in (SPEED, SETUP, MEMORY):
+        if self.of not in QUANTITIES and not _is_positive(self.within):
             raise ExperimentError(
-                f"of={format_value(of)} compares whole runs, and "
-                f"seconds={format_value(seconds)} asks for a rate.\n"
-                "Say seconds=None, and let the generator end; other quantities: "
-                f"{', '.join(QUANTITIES)}."
-            )
-        if of not in QUANTITIES and not _is_positive(within):
-            raise ExperimentError(
-                f"of={format_value(of)} is a metric, compared by its difference; "
-                f"within={format_value(within)} does not say which difference counts "
-                "as the same.\nAdd within=…, for instance within=0.01 (quantities: "
-                f"{', '.join(QUANTITIES)})."
+                f"{asked} is a metric, compared by its difference, and "
+                f"within={format_value(self.within)} is none.\nSay which difference "
+                f"counts as the same: within=0.01. Quantities: {', '.join(QUANTITIES)}."
             )
 
 
@@ -93,9 +86,8 @@ def check_places(on: Any) -> list[Place | None]:
 
     Raises ExperimentError for what is none, and for an empty list.
     """
-    if isinstance(on, list):
-        check_choices("on", on, "[ranks[:1], ranks]")
     places = on if isinstance(on, list) else [on]
+    _refuse_empty("on", places)
     for place in places:
         check_place(place)
     return places
@@ -103,25 +95,18 @@ def check_places(on: Any) -> list[Place | None]:
 
 def check_place(on: object) -> None:
     """Raise ExperimentError for what is no place to measure."""
-    if on is None or isinstance(on, Place):
-        return
-    advice = "Pass what kit.start_ranks(2) returned, or leave `on` out."
-    if isinstance(on, (list, tuple)):
-        advice = (
-            "Pass one, as in on=ranks; several are a choice for compare() and "
-            "explore(): on=[ranks[:1], ranks]."
+    if not (on is None or isinstance(on, Place)):
+        raise ExperimentError(
+            f"on={format_value(on)} is not something to measure on.\n"
+            "Pass what kit.start_ranks(2) returned; a list is a choice for compare()."
         )
-    raise ExperimentError(
-        f"on={format_value(on)} is not something to measure on.\n{advice}"
-    )
 
 
-def check_choices(knob: str, values: Sequence[object], example: str = "[…, …]") -> None:
-    """Raise ExperimentError where a list of choices is empty."""
+def _refuse_empty(knob: str, values: Sequence[object]) -> None:
     if not values:
         raise ExperimentError(
             f"{knob}={values!r} is an empty list of choices.\n"
-            f"Name two values or more, the baseline first: {knob}={example}."
+            "Name two values or more, the baseline first."
         )
 
 
@@ -142,11 +127,7 @@ def resolve_all(experiment: object) -> list[Experiment]:
     """Resolve one experiment, or several by name; raises ExperimentError for none."""
     if not isinstance(experiment, Mapping):
         return [resolve(experiment)]
-    if not experiment:
-        raise ExperimentError(
-            "no experiment was given.\n"
-            'Pass a generator function, or several by name: {"plain": f, "other": g}.'
-        )
+    _refuse_empty("experiment", [*experiment])
     return [resolve(each, str(name)) for name, each in experiment.items()]
 
 
@@ -159,11 +140,10 @@ def list_choices(
 
     Raises ExperimentError for an empty list, and for a knob whose name is taken.
     """
-    lists: dict[str, list[Any]] = {}
-    if len(experiments) > 1:
-        lists[EXPERIMENT] = [experiment.name for experiment in experiments]
-    if len(places) > 1:
-        lists[RANKS] = [len(place or "") for place in places]
+    names = [experiment.name for experiment in experiments]
+    sizes = [len(place or "") for place in places]
+    lists = {EXPERIMENT: names, RANKS: sizes}
+    lists = {name: values for name, values in lists.items() if len(values) > 1}
     for knob, values in choices.items():
         if knob in lists:
             raise ExperimentError(
@@ -171,7 +151,7 @@ def list_choices(
                 "chosen among several.\nTake them one by one, or rename the knob."
             )
         if isinstance(values, (list, range)):
-            check_choices(knob, values)
+            _refuse_empty(knob, values)
             lists[knob] = list(values)
     return lists
 
@@ -186,22 +166,19 @@ def plan_variants(
     Each call makes one anew; the combinations are in the order of `list_choices`.
     """
     lists = list_choices(experiments, places, choices)
-    names = {
-        knob: name_choices(values, str if knob == EXPERIMENT else format_value)
-        for knob, values in lists.items()
-    }
+    names = {knob: name_choices(values) for knob, values in lists.items()}
+    knobs = [knob for knob in lists if knob in choices]
     plans: list[Callable[[], Variant]] = []
-    for numbers in itertools.product(*(range(len(v)) for v in lists.values())):
-        at = dict(zip(lists, numbers, strict=True))
-        own = {knob: n for knob, n in at.items() if knob in choices}
-        which = {knob: n for knob, n in at.items() if knob not in own}
-        chosen = experiments[which.get(EXPERIMENT, 0)]
-        bound = chosen.bind({**choices, **{k: lists[k][n] for k, n in own.items()}})
-        words = [f"{knob}={names[knob][n]}" for knob, n in at.items()]
-        words[:1] = [chosen.name] if EXPERIMENT in which or not words else words[:1]
-        place, label = places[which.get(RANKS, 0)], ", ".join(words)
-        inner = any(0 < n < len(lists[knob]) - 1 for knob, n in own.items())
-        plans.append(partial(make_variant, chosen, bound, place, label, inner))
+    for chosen, at in itertools.product(experiments, range(len(places))):
+        for numbers in itertools.product(*(range(len(lists[k])) for k in knobs)):
+            own = dict(zip(knobs, numbers, strict=True))
+            bound = chosen.bind({**choices, **{k: lists[k][n] for k, n in own.items()}})
+            words = [chosen.name] if len(experiments) > 1 else []
+            words += [f"{RANKS}={names[RANKS][at]}"] if len(places) > 1 else []
+            words += [f"{knob}={names[knob][n]}" for knob, n in own.items()]
+            label = ", ".join(words) or chosen.name
+            inner = any(0 < n < len(lists[knob]) - 1 for knob, n in own.items())
+            plans.append(partial(make_variant, chosen, bound, places[at], label, inner))
     return plans
 
 
@@ -210,8 +187,8 @@ def check_several(variants: Sequence[Variant]) -> None:
     if len(variants) < 2:
         raise ExperimentError(
             f"one variant only ({variants[0].call}); there is nothing to compare.\n"
-            "Give a knob a list, as in batch_size=[32, 64], or pass several "
-            'experiments: {"plain": f, "other": g}.'
+            "Give a knob a list, as in batch_size=[32, 64], or pass two experiments:\n"
+            '{"plain": f, "other": g}.'
         )
 
 

@@ -98,11 +98,16 @@ def synchronize() -> None:
         sys.modules["torch"].accelerator.synchronize(index)
 
 
+def processor_seconds() -> float:
+    """Return the processor time that this process has used so far, in all threads."""
+    return time.process_time()
+
+
 def compute_in_pause(seconds: float) -> float:
     """Rest for so many seconds; return the processor time that others took here."""
-    before = time.process_time()
+    before = processor_seconds()
     time.sleep(seconds)
-    return time.process_time() - before
+    return processor_seconds() - before
 
 
 def epoch_nanoseconds() -> int:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kit import figures
-from kit.plot import make_points, plot_points
-from kit.ratio import (
-    QUANTITIES,
-    SPEED,
-    Ratio,
-    compare_trials,
-    quantity_of,
-    unit_of,
-)
+from kit.plot import Point, plot_points, predict
+from kit.ratio import QUANTITIES, SPEED, Ratio, compare_trials, quantity_of, unit_of
 from kit.stats import SAME
 from kit.trial import Trial
 
@@ -41,9 +36,8 @@ def hold_together(challengers: int, confidence: float = 0.95) -> float:
 class Comparison:
     """Trials that were measured by turns, the baseline first, and their ratios.
 
-    `ratios` maps each challenger's label to its Ratio; it is computed from the raw
-    blocks of the trials, here and whenever a recording is read. `title` is what stands
-    above reports and pictures, by default the finding.
+    Ratios are computed from the raw blocks of the trials, whenever a recording is read,
+    too. `title` is what stands above reports and pictures, by default the finding.
     """
 
     trials: list[Trial]
@@ -51,17 +45,17 @@ class Comparison:
     of: str = SPEED
     within: float | None = None
     title: str | None = None
-    ratios: dict[str, Ratio] = field(init=False)
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def ratios(self) -> dict[str, Ratio]:
+        """The ratio of each challenger by its label."""
         each = hold_together(len(self.trials) - 1)
-        ratios = {
-            label: compare_trials(
-                self.baseline, trial, self.of, self.within, confidence=each
-            )
-            for label, trial in zip(self.labels[1:], self.trials[1:], strict=True)
+        how = {"of": self.of, "within": self.within, "confidence": each}
+        pairs = zip(self.labels, self.trials, strict=True)
+        return {
+            label: compare_trials(self.baseline, trial, **how)
+            for label, trial in itertools.islice(pairs, 1, None)
         }
-        object.__setattr__(self, "ratios", ratios)
 
     @property
     def baseline(self) -> Trial:
@@ -73,10 +67,7 @@ class Comparison:
         """The one ratio of two trials; raises ValueError where there are several."""
         if len(self.ratios) != 1:
             names = ", ".join(map(repr, self.ratios))
-            raise ValueError(
-                f"this comparison has {len(self.ratios)} ratios; choose one: "
-                f"comparison.ratios[label], label one of {names}"
-            )
+            raise ValueError(f"choose one ratio: comparison.ratios[label], of {names}")
         return next(iter(self.ratios.values()))
 
     def sentence(self, label: str | None = None) -> str:
@@ -103,21 +94,19 @@ class Comparison:
 
     def _say(self, group: Sequence[str]) -> str:
         """Say how challengers compare that cannot be told from the first of them."""
-        ratio = self.ratios[group[0]]
+        ratios = [self.ratios[label] for label in group]
         name = join_labels([label for label in self.labels if label in group])
-        said, base = str(ratio), self._short_baseline(group[0])
+        base, verdict = self._short_baseline(group[0]), ratios[0].verdict
+        said = str(ratios[0])
         if len(group) > 1:
-            said = str(summarise([self.ratios[label] for label in group]))
-        about = "about " * (len(group) > 1)
+            said = f"about {summarise(ratios)}"
         if self.of not in QUANTITIES:
-            side = {"same": "the same as", "more": "above", "less": "below"}
-            where = side[ratio.verdict]
-            return f"{self.of} of {name} is {where} that of {base}: {about}{said}"
-        if self.of == SPEED and ratio.verdict == "same":
-            return f"{name} is as fast as {base}: {about}{said}"
-        value, _, interval = said.partition(" × ")
-        text = QUANTITIES[self.of].sentence
-        return f"{text.format(a=name, ratio=f'{about}{value} ×', b=base)} {interval}"
+            where = {"same": "the same as", "more": "above", "less": "below"}[verdict]
+            return f"{self.of} of {name} is {where} that of {base}: {said}"
+        if self.of == SPEED and verdict == "same":
+            return f"{name} is as fast as {base}: {said}"
+        value, interval = said.split(" × ")
+        return f"{name} {QUANTITIES[self.of][0].format(f'{value} ×')} {base} {interval}"
 
     def _find_best(self) -> list[str]:
         """Return the best challenger's label, then those not to be told from it.
@@ -129,28 +118,27 @@ class Comparison:
         """
         ordered = [label for label, _ in self._sorted() if label in self.ratios]
         gain = "faster" if self.of == SPEED else "less"
-        sure = [label for label in ordered if self.ratios[label].verdict == gain]
-        best = self.ratios[(sure or ordered)[0]]
+        ordered.sort(key=lambda label: self.ratios[label].verdict != gain)
+        best = self.ratios[ordered[0]]
         same = math.log(SAME) if self.of in QUANTITIES else self.within or 0.0
 
         def is_close(ratio: Ratio) -> bool:
             apart = abs(ratio.middle - best.middle)
             reach = math.hypot(ratio.half_width, best.half_width) + same
-            return ratio.verdict == best.verdict and apart <= reach
+            return ratio is best or (ratio.verdict == best.verdict and apart <= reach)
 
-        rest = [x for x in ordered if self.ratios[x] is not best]
-        close = [label for label in rest if is_close(self.ratios[label])]
-        return [(sure or ordered)[0], *close]
-
-    @property
-    def _unity(self) -> float:
-        """The baseline beside itself: a ratio of 1, a metric's difference of 0."""
-        return 1.0 if self.of in QUANTITIES else 0.0
+        return [label for label in ordered if is_close(self.ratios[label])]
 
     @property
     def _beside(self) -> str:
         """What a variant is beside the baseline, as columns are called."""
         return "ratio" if self.of in QUANTITIES else "difference"
+
+    def _ratio(self, label: str) -> Ratio:
+        """Return the ratio of a row; the baseline's is 1, a metric's difference 0."""
+        unity = float(self.of in QUANTITIES)
+        itself = Ratio(unity, math.nan, math.nan, "baseline")
+        return self.ratios.get(label, itself)
 
     def _sorted(self) -> list[tuple[str, Trial]]:
         """Return labels and trials, of more than two the best first, unknown last."""
@@ -160,8 +148,7 @@ class Comparison:
         sign = -1 if self.of == SPEED else 1
 
         def rank(pair: tuple[str, Trial]) -> tuple[bool, float]:
-            ratio = self.ratios.get(pair[0])
-            value = ratio.value if ratio else self._unity
+            value = self._ratio(pair[0]).value
             return math.isnan(value), sign * value
 
         return sorted(pairs, key=rank)
@@ -179,53 +166,46 @@ class Comparison:
         (plus their difference), so that no two figures contradict each other.
         """
         number = next(i for i, other in enumerate(self.trials) if other is trial)
-        ratio = self.ratios.get(self.labels[number]) if number else None
-        base, *_ = own = quantity_of(self.baseline, self.of)
-        if ratio is None:
-            return own
-        if math.isnan(ratio.value) or math.isnan(base):
+        ratio, base = (
+            self._ratio(self.labels[number]),
+            quantity_of(self.baseline, self.of),
+        )
+        if number == 0 or math.isnan(ratio.value) or math.isnan(base[0]):
             return quantity_of(trial, self.of)
-        if self.of not in QUANTITIES:
-            return base + ratio.value, base + ratio.low, base + ratio.high
-        return base * ratio.value, base * ratio.low, base * ratio.high
+        value, low, high = ratio.value, ratio.low, ratio.high
+        if self.of in QUANTITIES:
+            return base[0] * value, base[0] * low, base[0] * high
+        return base[0] + value, base[0] + low, base[0] + high
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table as text: label, quantity, ratio, interval, verdict."""
         rows = []
         for label, trial in self._sorted():
-            value, ratio = self.quantity(trial)[0], self.ratios.get(label)
-            shown = (f"{self._unity:g}", "", "baseline")
-            if ratio is not None:
-                value_beside, _, span = str(ratio).rpartition(" [")
-                shown = (value_beside.rstrip(" ×"), f"[{span}", ratio.verdict)
-            rows.append((label, _write(value), *shown))
+            value, ratio = self.quantity(trial)[0], self._ratio(label)
+            beside, _, span = str(ratio).rpartition(" [")
+            shown = beside.rstrip(" ×"), f"[{span}"
+            if ratio.verdict == "baseline":
+                shown = f"{ratio.value:g}", ""
+            rows.append((label, _write(value), *shown, ratio.verdict))
         return rows
 
     def table(self) -> pandas.DataFrame:
         """Return one row per trial: quantity, ratio, interval, verdict, reason.
 
-        A metric has a difference in place of the ratio.
-
-        Two trials are in the order asked for, several by their ratios, best first.
+        A metric has a difference in place of the ratio. Two trials are in the order
+        asked for, several by their ratios, best first.
         """
         import pandas
 
-        records = []
-        for label, trial in self._sorted():
-            ratio = self.ratios.get(label)
-            records.append(
-                {
-                    **trial.knobs,
-                    self.of: self.quantity(trial)[0],
-                    self._beside: ratio.value if ratio else self._unity,
-                    "low": ratio.low if ratio else math.nan,
-                    "high": ratio.high if ratio else math.nan,
-                    "verdict": ratio.verdict if ratio else "baseline",
-                    "reason": ratio.reason if ratio else "",
-                }
-            )
-        index = pandas.Index([label for label, _ in self._sorted()], name="label")
-        return pandas.DataFrame(records, index=index)
+        labels, trials = zip(*self._sorted(), strict=True)
+        ratios = [self._ratio(label) for label in labels]
+        index = pandas.Index(labels, name="label")
+        table = pandas.DataFrame([trial.knobs for trial in trials], index=index)
+        table[self.of] = [self.quantity(trial)[0] for trial in trials]
+        table[self._beside] = [ratio.value for ratio in ratios]
+        for name in ("low", "high", "verdict", "reason"):
+            table[name] = [getattr(ratio, name) for ratio in ratios]
+        return table
 
     def plot(
         self,
@@ -236,8 +216,8 @@ class Comparison:
         """Draw the quantity of each trial with 95 % intervals; return the Axes.
 
         Bars, or lines over the knob `x` where its values are numbers: one for each
-        choice of the other knobs. `model` maps the knobs that it has names for, or the
-        value of `x`, to a predicted quantity, drawn as dashed lines. `title` is by
+        choice of the other knobs. `model` maps the knobs that it has names for to
+        a predicted quantity, drawn as dashed lines. `title` is by
         default the comparison's own, else the finding.
         """
         positions = [trial.knobs.get(x) for trial in self.trials] if x else []
@@ -247,8 +227,9 @@ class Comparison:
                 f"its values are {positions}. Leave x out for bars."
             )
         told = [{"experiment": t.experiment, **t.knobs} for t in self.trials]
-        values, title = map(self.quantity, self.trials), title or self.headline()
-        points = make_points(self.labels, told, values, model, x)
+        values, predicted = map(self.quantity, self.trials), predict(model, told)
+        points = list(map(Point, self.labels, told, values, predicted))
+        title = title or self.headline()
         return plot_points(points, title, unit_of(self.of), x, baseline=0).axes[0]
 
     def __repr__(self) -> str:
@@ -271,22 +252,14 @@ class Comparison:
                 f"The {len(self.ratios)} intervals hold together: all at once with "
                 f"95 % confidence, {hold_together(len(self.ratios)):.2%} each (Šidák)."
             )
-        seen: dict[str, None] = {}
-        for trial in self.trials:
-            seen.update(dict.fromkeys(trial.remarks()))
-        said = any("rare slow steps" in remark for remark in told)
-        return told + [r for r in seen if not (said and r.startswith("Rare slow"))]
+        remarks = [remark for trial in self.trials for remark in trial.remarks()]
+        return told + list(dict.fromkeys(remarks))
 
     def _repr_html_(self) -> str:
         headline, sentence = self.headline(), self.sentence()
         more = "" if sentence == headline else sentence.removeprefix(headline).strip()
-        return figures.html_table(
-            self._headers(),
-            self.rows(),
-            title=headline,
-            lead=more,
-            details=self.remarks(),
-        )
+        said = {"title": headline, "lead": more, "details": self.remarks()}
+        return figures.html_table(self._headers(), self.rows(), **said)
 
 
 def join_labels(labels: Sequence[str]) -> str:
@@ -308,10 +281,9 @@ def summarise(ratios: Sequence[Ratio]) -> Ratio:
     >>> print(summarise([Ratio(1.7, 1.6, 1.9, "faster"), Ratio(1.9, 1.8, 2, "faster")]))
     1.8 × [1.6, 2]
     """
-    middle = math.fsum(ratio.middle for ratio in ratios) / len(ratios)
-    value = math.exp(middle) if ratios[0].unit == "×" else middle
+    first, middle = ratios[0], math.fsum(r.middle for r in ratios) / len(ratios)
+    value = math.exp(middle) if first.unit == "×" else middle
     low, high = min(r.low for r in ratios), max(r.high for r in ratios)
-    first = ratios[0]
     return Ratio(float(f"{value:.2g}"), low, high, first.verdict, unit=first.unit)
 
 

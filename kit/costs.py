@@ -34,11 +34,12 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-def _check(caller: str, **amounts: float) -> None:
+def _check(caller: str, *, above: bool = False, **amounts: float) -> None:
     """Raise ValueError in the name of a function for an amount that cannot be."""
     for name, amount in amounts.items():
-        if not 0 <= amount < math.inf:
-            raise ValueError(f"{caller}(): {name}={amount} is not finite or below 0")
+        if not amount >= 0 or (above and amount == 0):
+            least = "above 0" if above else "0 or more"
+            raise ValueError(f"{caller}(): {name}={amount}, but it has to be {least}")
 
 
 # What grows along a straight line
@@ -99,18 +100,14 @@ def fit_line(sizes: Sequence[float], amounts: Sequence[float]) -> Line:
     """
     import numpy
 
-    fits = len(sizes) == len(amounts) and len(set(sizes)) > 1
-    if not (fits and all(0 < number < math.inf for number in (*sizes, *amounts))):
+    if len(sizes) != len(amounts) or len(set(sizes)) < 2 or min(*sizes, *amounts) <= 0:
         raise ValueError(
-            f"fit_line(): sizes={list(sizes)} and amounts={list(amounts)}: give a "
-            "finite amount above 0 for each of two or more different sizes above 0"
+            f"fit_line(): sizes={list(sizes)} and amounts={list(amounts)}: give an "
+            "amount above 0 for each of two or more different sizes above 0"
         )
-    weights = 1 / numpy.asarray(amounts, dtype=float)
-    columns = numpy.stack([weights, weights * numpy.asarray(sizes, dtype=float)], 1)
-    # Columns of like size, so that the solver tells nothing from nearly nothing.
-    scale = numpy.linalg.norm(columns, axis=0)
-    found, *_ = numpy.linalg.lstsq(columns / scale, numpy.ones(len(sizes)), rcond=None)
-    return Line(*(found / scale).tolist())
+    weights = [1 / amount for amount in amounts]
+    each, fixed = numpy.polyfit(sizes, amounts, 1, w=weights).tolist()
+    return Line(fixed, each)
 
 
 # Seconds per step
@@ -133,7 +130,7 @@ def predict_loader(
     step alone, which keeps `step_cores` cores busy (its threads; few where a GPU does
     the work). `carry_seconds` is what the main process needs to take a batch over from
     a worker. `cores=None` means more cores than are needed. Raises ValueError for
-    amounts that cannot be.
+    fewer workers than none, no cores, or a wait that is longer than its load.
 
     Without workers one process does everything in turn. With n workers a batch takes as
     long as the slowest of three: the workers, n at a time; the main process; the cores,
@@ -146,18 +143,13 @@ def predict_loader(
     >>> predict_loader(8, load_seconds=0.4, waiting_seconds=0.36, cores=2)
     0.05
     """
-    seconds = {"load_seconds": load_seconds, "step_seconds": step_seconds}
-    seconds |= {"waiting_seconds": waiting_seconds, "carry_seconds": carry_seconds}
-    _check("predict_loader", num_workers=num_workers, step_cores=step_cores, **seconds)
-    if waiting_seconds > load_seconds or not (cores is None or cores > 0):
-        raise ValueError(
-            f"predict_loader(): waiting_seconds={waiting_seconds} is a part of "
-            f"load_seconds={load_seconds}, and cores={cores} is None or above 0"
-        )
+    computing = load_seconds - waiting_seconds
+    known = {"load_seconds - waiting_seconds": computing}
+    _check("predict_loader", num_workers=num_workers, **known)
+    _check("predict_loader", above=True, cores=math.inf if cores is None else cores)
     if num_workers == 0:
         return load_seconds + step_seconds
-    computing = load_seconds - waiting_seconds + carry_seconds
-    computing += step_cores * step_seconds
+    computing += carry_seconds + step_cores * step_seconds
     workers, main = load_seconds / num_workers, step_seconds + carry_seconds
     return max(workers, main, computing / (cores or math.inf))
 
@@ -175,7 +167,7 @@ def predict_data_parallel(
     `compute_seconds` is what one rank alone needs for the whole batch. All ranks then
     average `gradient_bytes` of gradients, all of them together. `latency_seconds` is
     what that costs however few bytes there are, and `bytes_per_second` how fast a rank
-    sends. One rank alone sends nothing. Raises ValueError for amounts that cannot be.
+    sends. One rank alone sends nothing. Raises ValueError for no ranks or no speed.
 
     t = compute / n + latency + sent / speed: nothing overlaps. In a ring each rank
     sends 2 (n - 1) / n times the gradients' bytes, and no all-reduce can do with less:
@@ -188,13 +180,8 @@ def predict_data_parallel(
     >>> predict_data_parallel(2, compute_seconds=0.08, gradient_bytes=4e6, **link)
     0.045
     """
-    seconds = {"compute_seconds": compute_seconds, "latency_seconds": latency_seconds}
-    _check("predict_data_parallel", gradient_bytes=gradient_bytes, **seconds)
-    if not (ranks >= 1 and bytes_per_second > 0):
-        raise ValueError(
-            f"predict_data_parallel(): ranks={ranks}, bytes_per_second="
-            f"{bytes_per_second}: give at least one rank, and a speed above 0"
-        )
+    speed = {"bytes_per_second": bytes_per_second}
+    _check("predict_data_parallel", above=True, ranks=ranks, **speed)
     if ranks == 1:
         return compute_seconds
     sent = 2 * (ranks - 1) / ranks * gradient_bytes
@@ -223,8 +210,7 @@ class Link(NamedTuple):
         >>> Link(0.5, 64.0).slowed(2)
         Link(latency_seconds=1.0, bytes_per_second=32.0)
         """
-        if not 0 < factor < math.inf:
-            raise ValueError(f"Link.slowed(): factor={factor} is not above 0")
+        _check("Link.slowed", above=True, factor=factor)
         return Link(self.latency_seconds * factor, self.bytes_per_second / factor)
 
 
@@ -324,20 +310,18 @@ def predict_step_memory(
     >>> predict_step_memory(net, zeros(8, 100), state_tensors=0)
     StepMemory(parameters=22240, gradients=22240, optimizer=0, activations=4800)
     """
-    _check("predict_step_memory", state_tensors=state_tensors)
-    own = [*model.parameters(), *model.buffers()]
-    learned = sum(p.nbytes for p in model.parameters() if p.requires_grad)
     try:
         saved = _count_saved(model, inputs)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        said = str(error).partition("\n")[0][:160]
         raise ValueError(
             f"predict_step_memory(): {type(model).__name__} failed on tensors without "
-            f"numbers: {str(error).partition(chr(10))[0][:160]}\n"
-            "Where its forward pass needs numbers, no prediction is possible. Measure\n"
-            "instead: kit.measure(…).peak_memory_bytes"
+            f"numbers: {said}\nDoes its forward pass need them? Then measure: "
+            "kit.measure(…).peak_memory_bytes"
         ) from error
-    parameters = sum(tensor.nbytes for tensor in own)
-    return StepMemory(parameters, learned, round(state_tensors * learned), saved)
+    kept = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
+    learned = sum(p.nbytes for p in model.parameters() if p.requires_grad)
+    return StepMemory(kept, learned, round(state_tensors * learned), saved)
 
 
 def _count_saved(model: Module, inputs: tuple[Any, ...]) -> int:

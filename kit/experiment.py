@@ -13,7 +13,7 @@ import linecache
 import math
 import os
 import types
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,26 +79,20 @@ class Experiment:
         or has no value.
         """
         for knob, value in knobs.items():
-            if knob in self.fixed:
-                raise ExperimentError(
-                    f"{knob}={format_value(value)} cannot be set, because a partial "
-                    f"has fixed {knob}={format_value(self.fixed[knob])}.\n"
-                    f"Leave {knob} out of the partial to make it a knob of {self.name}."
-                )
-            if knob not in self.defaults and not self.open_ended:
+            if knob in self.fixed or not (knob in self.defaults or self.open_ended):
                 known = ", ".join(k for k in self.defaults if k not in self.fixed)
+                fixed = [f"{k}={format_value(v)}" for k, v in self.fixed.items()]
+                why = f"a partial has fixed {', '.join(fixed)}" if fixed else ""
                 raise ExperimentError(
-                    f"{self.name} has no knob {knob!r} (asked for "
-                    f"{knob}={format_value(value)}).\nIts knobs: {known or 'none'}. "
-                    f"Knobs are keyword-only arguments: def {self.name}(*, {knob}=…)."
+                    f"{self.name} has no knob for {knob}={format_value(value)}.\nIts "
+                    f"knobs: {known or 'none'}; {why or f'one more is (*, {knob}=…)'}."
                 )
         bound = {**self.defaults, **self.fixed, **knobs}
         for knob, value in bound.items():
             if value is inspect.Parameter.empty:
                 raise ExperimentError(
                     f"{self.name} needs a value for its knob {knob!r}.\n"
-                    f"Pass {knob}=…, or give it a default: "
-                    f"def {self.name}(*, {knob}=…)."
+                    f"Pass {knob}=…, or give it a default in its definition."
                 )
         return bound
 
@@ -106,18 +100,12 @@ class Experiment:
         """Call the function and return its generator, not yet started."""
         settable = {k: v for k, v in knobs.items() if k not in self.fixed}
         generator = self.function(**settable)
-        if not isinstance(generator, Generator):
-            kind = type(generator).__name__
+        is_one = isinstance(generator, Generator)
+        if not is_one or inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
             raise ExperimentError(
-                f"{self.name} returned {kind}, not a generator.\n"
-                "An experiment says `yield n` after each step, n being the number of "
-                f"items handled. Add that line to {self.name}'s loop."
-            )
-        if inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
-            raise ExperimentError(
-                f"{self.name} returned a generator that has already been started; it "
-                "cannot be restarted.\n"
-                "Let it make a new generator at each call."
+                f"{self.name} returned {type(generator).__name__}, no new generator; "
+                "one that has already been started cannot be restarted.\n"
+                "Say `yield n` after each step of its loop (n: items handled)."
             )
         return generator
 
@@ -128,44 +116,31 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     `name` is what reports call it, by default the function's own name. Raises
     ExperimentError where it cannot be one, without calling it.
     """
-    if isinstance(experiment, Generator):
-        called = experiment.__name__
+    function = inner_function(experiment)
+    is_partial = isinstance(experiment, functools.partial)
+    called = _name_of(experiment.func if is_partial else experiment)
+    kinds = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+    is_odd = function is None or any(is_kind(function) for is_kind in kinds)
+    if is_odd or _returns_nothing(function):
+        is_named = called != type(experiment).__name__
+        said = called if is_named else format_value(experiment)
+        said += f" ({name!r})" if name else ""
         raise ExperimentError(
-            f"the generator {called}(…) can run only once and cannot be restarted.\n"
-            f"Pass the function itself: {called}, and its knobs as knob=value."
+            f"{said} {'is no ordinary function' if is_odd else 'has no `yield`'}, so "
+            "it is no experiment.\nSay `yield n` in its loop where n items are done. "
+            "Pass the function itself: a generator cannot be restarted."
         )
-    if not callable(experiment):
-        raise ExperimentError(
-            "an experiment is a function with a `yield`, and this is "
-            f"{format_value(experiment)}.\n"
-            "Pass the function itself, without calling it."
-        )
-    function, called = inner_function(experiment), _name(experiment)
-    alias = f" ({name!r})" if name else ""
-    if inspect.isclass(experiment) or _returns_nothing(function):
-        raise ExperimentError(
-            f"{called}{alias} has no `yield`, so it is not an experiment.\n"
-            "Add `yield n` after each step of its loop (n: items handled), "
-            "where a step is done."
-        )
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ExperimentError(
-            f"{called} is asynchronous (`async def`), and an experiment is "
-            "an ordinary generator.\n"
-            "Write it with `def`, and run the event loop inside."
-        )
-    fixed = _bound(experiment)
+    fixed = _bound(experiment) if is_partial else {}
     defaults, open_ended = _knobs(called, experiment, fixed)
-    doc = (inspect.getdoc(function) or "").strip()
     label = name or ("experiment" if called == "<lambda>" else called)
-    title = doc.splitlines()[0] if doc else label
-    return Experiment(experiment, label, title, fixed, defaults, open_ended)
+    title = (inspect.getdoc(function) or "").strip() or label
+    return Experiment(
+        experiment, label, title.splitlines()[0], fixed, defaults, open_ended
+    )
 
 
-def _name(experiment: object) -> str:
-    while isinstance(experiment, functools.partial):
-        experiment = experiment.func
-    return getattr(experiment, "__name__", type(experiment).__name__)
+def _name_of(value: object) -> str:
+    return getattr(value, "__name__", type(value).__name__)
 
 
 def _knobs(
@@ -175,41 +150,35 @@ def _knobs(
     try:
         parameters = inspect.signature(experiment).parameters.values()
     except ValueError:
-        raise ExperimentError(
-            f"{called} does not say which arguments it takes, so it is no "
-            "experiment.\nPut your own function around it: def train(): … yield n."
-        ) from None
+        fault = "has other parameters than what a partial has fixed"
+        raise ExperimentError(f"{called} {fault}.\nMend the partial.") from None
     defaults: dict[str, object] = {}
     open_ended = False
     for parameter in parameters:
-        name = parameter.name
-        advice = f"functools.partial({called}, {name}=…)."
-        if parameter.kind is parameter.VAR_KEYWORD:
+        name, kind = parameter.name, parameter.kind
+        wrong, cure = "", f"Write def {called}(*, {name}=…)"
+        if kind is parameter.VAR_KEYWORD:
             open_ended = True
-        elif parameter.kind is not parameter.KEYWORD_ONLY:
-            star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
-            raise ExperimentError(
-                f"{called} has the positional parameter {star}{name}; knobs "
-                f"are keyword-only.\nWrite def {called}(*, {name}=…), or fix it: "
-                f"{advice}"
-            )
+        elif kind is not parameter.KEYWORD_ONLY:
+            star = "*" if kind is parameter.VAR_POSITIONAL else ""
+            wrong = f"positional parameter {star}{name}; knobs are keyword-only"
         elif name in RESERVED and name not in fixed:
-            raise ExperimentError(
-                f"{called} has a knob named {name!r}, a name that is taken: it says "
-                f"how to measure.\nRename it, or fix it: {advice}"
-            )
+            wrong = f"knob {name!r}, a name that says how to measure"
+            cure = "Rename it"
         else:
             defaults[name] = parameter.default
+        if wrong:
+            raise ExperimentError(
+                f"{called} has the {wrong}.\n{cure}, or fix it: "
+                f"functools.partial({called}, {name}=…)."
+            )
     return defaults, open_ended
 
 
-def _bound(experiment: object) -> dict[str, object]:
-    """Return the arguments that partials have fixed, by name."""
-    if not isinstance(experiment, functools.partial):
-        return {}
-    names = inspect.signature(experiment.func).parameters
-    by_position = dict(zip(names, experiment.args, strict=False))
-    return {**_bound(experiment.func), **by_position, **experiment.keywords}
+def _bound(partial: functools.partial[Any]) -> dict[str, object]:
+    """Return the arguments that a partial has fixed, by name."""
+    names = inspect.signature(partial.func).parameters
+    return {**dict(zip(names, partial.args, strict=False)), **partial.keywords}
 
 
 def _returns_nothing(function: Callable[..., Any] | None) -> bool:
@@ -218,13 +187,12 @@ def _returns_nothing(function: Callable[..., Any] | None) -> bool:
     A loop without its `yield` is the commonest mistake. Calling it to find out would
     run the reader's whole training.
     """
-    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+    if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
         return False
-    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-        return False
-    first = function.__code__.co_firstlineno
-    for node in ast.walk(_parse(function.__code__.co_filename)):
-        if isinstance(node, ast.FunctionDef) and _first_line(node) == first:
+    code = function.__code__
+    for node in ast.walk(_parse(code)):
+        own = isinstance(node, ast.FunctionDef) and node.name == code.co_name
+        if own and _first_line(node) == code.co_firstlineno:
             return not any(isinstance(x, ast.Return) and x.value for x in _inside(node))
     return False
 
@@ -243,41 +211,23 @@ def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]
     `least` is 0 where a step may handle no items. Raises ValueError with what is wrong,
     in words.
     """
-    metrics: object = {}
-    items = value
-    if isinstance(value, tuple):
-        if len(value) != 2:
-            raise ValueError(f"a tuple of {len(value)}; a pair is `yield n, {{…}}`")
-        items, metrics = value
-    if isinstance(items, bool) or not hasattr(items, "__float__"):
-        raise ValueError(f"{format_value(items)}, which is not a number of items")
-    if hasattr(items, "detach"):
-        raise ValueError("a tensor; reading it would wait for the device")
-    count = float(items)
+    is_pair = isinstance(value, tuple) and len(value) == 2
+    items, metrics = value if is_pair else (value, {})
+    # A tensor is not read: that would wait for the device.
+    is_number = hasattr(items, "__float__") and not hasattr(items, "detach")
+    count = float(items) if is_number and not isinstance(items, bool) else math.nan
     if not (math.isfinite(count) and (count > 0 or count == least)):
-        raise ValueError(
-            f"{format_value(items)}; a step handles a positive number of items"
-        )
+        said = "only bare `yield`s" if value is None else format_value(items)
+        raise ValueError(f"{said}; a step handles a number of items")
     if not isinstance(metrics, dict) or not all(k.__class__ is str for k in metrics):
-        raise ValueError(
-            f"{format_value(metrics)} as metrics, which is no dict of names"
-        )
+        raise ValueError(f"{format_value(metrics)}; metrics are a dict of names")
     for name, metric in metrics.items():
-        if not _is_number(metric):
+        size = (
+            metric.numel() if hasattr(metric, "numel") else getattr(metric, "size", 1)
+        )
+        if size != 1 or not hasattr(metric, "__float__"):
             raise ValueError(f"a metric {name!r} that is not a single number")
     return count, metrics
-
-
-def _is_number(value: Any) -> bool:
-    if value.__class__ is float or value.__class__ is int:
-        return True
-    if hasattr(value, "numel"):  # a tensor is not read: that would wait for the device
-        return bool(value.numel() == 1)
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return not isinstance(value, (str, bytes))
 
 
 def describe(name: str, knobs: Mapping[str, object]) -> str:
@@ -296,16 +246,14 @@ def describe(name: str, knobs: Mapping[str, object]) -> str:
 
 def inner_function(experiment: object) -> Callable[..., Any] | None:
     """Return the plain function inside a partial, a method or a callable object."""
-    while True:
-        if isinstance(experiment, functools.partial):
-            experiment = experiment.func
-        elif inspect.ismethod(experiment):
-            experiment = experiment.__func__
-        elif inspect.isfunction(experiment):
-            return inspect.unwrap(experiment)
-        else:
-            call = type(experiment).__call__
-            return call if inspect.isfunction(call) else None
+    while isinstance(experiment, functools.partial):
+        experiment = experiment.func
+    if inspect.ismethod(experiment):
+        experiment = experiment.__func__
+    if inspect.isfunction(experiment):
+        return inspect.unwrap(experiment)
+    call = type(experiment).__call__
+    return call if inspect.isfunction(call) else None
 
 
 def referred_objects(
@@ -317,41 +265,38 @@ def referred_objects(
     name as a reader would write it.
     """
     home = getattr(inner_function(function), "__module__", None)
-    found: list[tuple[str, object]] = []
-    seen: set[int] = set()
+    found: dict[int, tuple[str, object]] = {}
     ahead: list[tuple[str, object]] = [*(knobs or {}).items()][::-1]
     ahead.append((getattr(function, "__name__", "experiment"), function))
     while ahead:
         name, value = ahead.pop()
-        if id(value) not in seen:
-            seen.add(id(value))
-            found.append((name, value))
+        if id(value) not in found:
+            found[id(value)] = name, value
             ahead += [*_parts(name, value, home)][::-1]
-    return found
+    return [*found.values()]
 
 
-def _parts(name: str, value: Any, home: object) -> Iterator[tuple[str, object]]:
-    """Yield what one object is made of, as far as it is the reader's own."""
+def _parts(name: str, value: Any, home: object) -> Iterable[tuple[str, object]]:
+    """Return what one object is made of, as far as it is the reader's own."""
     if isinstance(value, functools.partial):
-        names = list(inspect.signature(value.func).parameters)
-        yield from zip(names, value.args, strict=False)
-        yield from value.keywords.items()
-        yield getattr(value.func, "__name__", "function"), value.func
-    elif inspect.ismethod(value):
-        yield "self", value.__self__
-        yield value.__name__, value.__func__
-    elif inspect.isfunction(value) and value.__module__ == home:
-        yield from _names_used(inspect.unwrap(value))
-    elif inspect.isclass(value) and value.__module__ == home:
-        members = vars(value).items()
-        yield from ((f"{name}.{k}", m) for k, m in members if inspect.isfunction(m))
-    elif isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
-        yield from ((f"{name}[{i}]", member) for i, member in enumerate(value))
-    elif isinstance(value, dict) and len(value) <= _LONGEST:
-        yield from ((f"{name}[{key!r}]", member) for key, member in value.items())
-    elif type(value).__module__ == home and hasattr(value, "__dict__"):
-        yield type(value).__name__, type(value)
-        yield from ((f"{name}.{key}", member) for key, member in vars(value).items())
+        return [*_bound(value).items(), (_name_of(value.func), value.func)]
+    if inspect.ismethod(value):
+        return [("self", value.__self__), (value.__name__, value.__func__)]
+    if inspect.isfunction(value):
+        return _names_used(inspect.unwrap(value)) if value.__module__ == home else []
+    if isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
+        return [(f"{name}[{i}]", member) for i, member in enumerate(value)]
+    if isinstance(value, dict) and len(value) <= _LONGEST:
+        return [(f"{name}[{key!r}]", member) for key, member in value.items()]
+    is_class = inspect.isclass(value)
+    if (value if is_class else type(value)).__module__ != home:
+        return []
+    members = [
+        (f"{name}.{k}", member) for k, member in getattr(value, "__dict__", {}).items()
+    ]
+    if is_class:
+        return [(k, member) for k, member in members if inspect.isfunction(member)]
+    return [(type(value).__name__, type(value)), *members]
 
 
 def _names_used(function: types.FunctionType) -> Iterator[tuple[str, object]]:
@@ -392,7 +337,7 @@ def _top_level_source(code: types.CodeType) -> dict[str, str]:
 
     `inspect.getsource` does not find classes of a notebook's cells.
     """
-    for node in _parse(code.co_filename).body:
+    for node in _parse(code).body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             first, last = _first_line(node), node.end_lineno or node.lineno
             if first <= code.co_firstlineno <= last:
@@ -405,8 +350,9 @@ def _first_line(node: Any) -> int:
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
-def _parse(filename: str) -> ast.Module:
-    return _parse_text("".join(linecache.getlines(filename)))
+def _parse(code: types.CodeType) -> ast.Module:
+    """Return the tree of the file or cell that a code object is from."""
+    return _parse_text("".join(linecache.getlines(code.co_filename)))
 
 
 @functools.lru_cache(maxsize=32)

@@ -4,64 +4,54 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 from kit.figures import format_bytes
 from kit.machine import this_machine
 
-_LOGGED = "What it said is in the terminal or the notebook server's log"
 _IN_A_FILE = """Processes that are not forked cannot see what a cell defines: write it \
 to a file with %%writefile my_data.py, then `from my_data import …`."""
 _SHARED_MEMORY = """Batches come through /dev/shm ({shared} here): give a container \
 more (--shm-size=2g), or use fewer workers, smaller batches or prefetch_factor."""
 #: The first pattern that is found in an error's message gives the advice.
 _HINTS = {
-    "exited unexpectedly with exit code": "{logged}; num_workers=0 shows it here.",
-    "exited unexpectedly": "{logged}; num_workers=0 shows it here. If it said nothing, "
-    "it was killed, most often because memory was full ({memory} here).",
+    "exited unexpectedly": """What it said is in the terminal or the server's log; \
+num_workers=0 shows it here. If it said nothing, it was killed, most often because \
+memory was full ({memory} here).""",
     "on <module '__main__'|attribute lookup": _IN_A_FILE,
-    "can't pickle|cannot pickle|can't get local": "Processes that are not forked get "
-    "the data set pickled: put what cannot be (a lambda, a local function, an open "
-    "file) into a file's top level.",
-    "DataLoader timed out": "A worker hangs, or needs longer than that for a batch. "
-    "With num_workers=0 the traceback of an interrupt shows the line where it stands.",
-    "ancdata|too many open files": "Each tensor on its way from a worker is an open "
-    "file. Raise `ulimit -n`, or call "
-    'torch.multiprocessing.set_sharing_strategy("file_system").',
-    "in forked subprocess": "A forked worker cannot use the GPU: let the data set "
-    "return CPU tensors and move the batch in the loop.",
+    "can't pickle|cannot pickle|can't get local": """Processes that are not forked get \
+the data set pickled: put what cannot be (a lambda, a local function, an open file) \
+into a file's top level.""",
+    "DataLoader timed out": """A worker hangs, or needs longer than that for a batch. \
+With num_workers=0 the traceback of an interrupt shows the line where it stands.""",
+    "ancdata|too many open files": """Each tensor on its way from a worker is an open \
+file. Raise `ulimit -n`, or call \
+torch.multiprocessing.set_sharing_strategy("file_system").""",
+    "in forked subprocess": """A forked worker cannot use the GPU: let the data set \
+return CPU tensors and move the batch in the loop.""",
     r"DataLoader.*(bus error|shared memory|\bshm\b)|/torch_\w+": _SHARED_MEMORY,
-    "worker .*signal: killed": "Most often the system does so because memory is full "
-    "({memory} here): try fewer workers, a smaller batch, a smaller prefetch_factor.",
+    "worker .*signal: killed": """Most often the system does so because memory is full \
+({memory} here): try fewer workers, smaller batches or prefetch_factor.""",
     "worker .*by signal": "Native code crashed in it: num_workers=0 shows where.",
 }
 
 
-def find_hint(error: BaseException, root: Path = Path("/")) -> str | None:
+def find_hint(error: BaseException) -> str | None:
     """Return what to do about an error that workers are known for, or None.
-
-    Files that tell this machine's limits are read below `root`.
 
     >>> find_hint(RuntimeError("DataLoader timed out after 5 seconds"))[:24]
     'A worker hangs, or needs'
     """
     said = split_error(error)[2]
+    if "exited unexpectedly" in said and this_machine().start_method != "fork":
+        return f"What it said is in the terminal or the server's log. {_IN_A_FILE}"
     found = [text for pattern, text in _HINTS.items() if re.search(pattern, said, re.I)]
-    return _fill(found[0], root) if found else None
+    return _fill(found[0]) if found else None
 
 
-def shared_memory_hint() -> str:
-    """Say how large the memory is through which workers send batches, and the cure."""
-    return _fill(_SHARED_MEMORY, Path("/"))
-
-
-def _fill(advice: str, root: Path) -> str:
-    machine = this_machine(root=root)
-    if "{logged}" in advice and machine.start_method != "fork":
-        return f"{_LOGGED}. {_IN_A_FILE}"
-    memory = format_bytes(machine.memory_bytes)
+def _fill(advice: str) -> str:
+    machine = this_machine()
     shared = format_bytes(machine.shared_memory_bytes)
-    return advice.format(logged=_LOGGED, memory=memory, shared=shared)
+    return advice.format(memory=format_bytes(machine.memory_bytes), shared=shared)
 
 
 def name_dead_worker(error: BaseException) -> BaseException:
@@ -88,13 +78,3 @@ def split_error(error: BaseException) -> tuple[str, str, str]:
         # The last line at the margin that begins with the error's name is its message.
         said = re.split(rf"^(?:\S+\.)?{kind}(?:: |$)", said, flags=re.M)[-1]
     return kind, where, " ".join(said.split())[:200]
-
-
-def describe_error(error: BaseException) -> str:
-    """Return kind and message on one line; of a worker's error the original ones.
-
-    >>> describe_error(ValueError("so\\nmany words"))
-    'ValueError: so many words'
-    """
-    kind, where, said = split_error(error)
-    return " ".join(filter(None, [kind, where])) + (f": {said}" if said else "")

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-import operator
-from collections.abc import Sequence
+import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit import clock, system
+from kit import clock, state, stats, system
 from kit.experiment import ExperimentError, smoke
 from kit.progress import Stopped
+from kit.silence import silencing
 
 #: The turn of the first life of each variant, which is cold and alone.
 COLD = -1
 #: A block lasts at least this long, in seconds; it aims a little higher.
 BLOCK_SECONDS, _AIM = 0.020, 1.1
 _WINDOWS_AGREE, _LEAST_WINDOWS = 0.10, 4
+_MOST_BARE_YIELDS, _MOST_STEPS_IN_SMOKE = 1000, 20
+_AGAIN = "The first yield ends set-up; then yield once per step. Is its loop empty?"
+_GRACE_SECONDS, _GRACE_AFTER_INTERRUPT = 2.0, 0.7
+#: Who computes for longer than this in a pause goes on with something of their own.
+_PAUSE_SECONDS, _MOST_IN_PAUSE = 0.030, 0.003
 
 
 @dataclass
@@ -46,13 +53,10 @@ class Block:
         (1.5, 12, 3)
         """
         self.metrics += [(self.steps + step, row) for step, row in other.metrics]
-        self.seconds += other.seconds
-        self.wall_seconds += other.wall_seconds
-        self.items += other.items
-        self.steps += other.steps
-        self.excluded_seconds += other.excluded_seconds
-        earlier = self.rank_seconds or [0.0] * len(other.rank_seconds)
-        self.rank_seconds = list(map(operator.add, earlier, other.rank_seconds))
+        for name in ("seconds", "wall_seconds", "items", "steps", "excluded_seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        both = itertools.zip_longest(self.rank_seconds, other.rank_seconds, fillvalue=0)
+        self.rank_seconds = [mine + following for mine, following in both]
         self.ended = other.ended
 
 
@@ -64,6 +68,7 @@ class Life:
     one went on between its blocks. `setup_seconds` is run time to the first yield,
     `memory_bytes` what the start added, where that was watched. `metrics` has one float
     per timed step. The thread that makes a life drives it: `open`, `settle`, `block`.
+    On ranks, `look_around`, `start`, `time` and `close` are others.
     """
 
     turn: int
@@ -79,24 +84,27 @@ class Life:
     partner: Life | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.partner is not None:
+            self.beside = self.partner.beside = True
         self.begun = self.ready = 0.0
-        self.rests, self._switched = True, False
+        #: Whether nothing of it goes on between its steps, or whether what does are
+        #: children or threads.
+        self.rests, self._has_company = True, False
+        #: Whether nothing can have been queued on a device since it was waited for.
+        self._drained = self._switched = False
         self._steps_done = self._skipped = 0
         self._watch: system.MemoryWatch | None = None
+        self._generator: Any = None
+        self._outside: state.Outside | None = None
 
     def __enter__(self) -> Life:
         self.progress.find_children = self.find_children
         return self
 
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: object
-    ) -> None:
-        if error is None:
-            self.close()
-        else:
-            # PyTorch's handler of ended children may raise at any moment, too.
-            with contextlib.suppress(Exception):
-                self.close(error)
+    def __exit__(self, kind: object, error: Any, trace: object) -> None:
+        # After an error, PyTorch's handler of ended children may raise one more.
+        with contextlib.suppress(*([Exception] if error else [])):
+            self.close(error)
 
     def open(self, *, watch: bool | system.MemoryWatch = False) -> None:
         """Start the generator and run it to its first yield.
@@ -114,15 +122,12 @@ class Life:
         self.begun = clock.CLOCK.wall()
         seconds = self.start(self.seed)
         if seconds is None:
-            raise ExperimentError(
-                f"{self.variant.call} ended without a single `yield n`.\n"
-                "Yield once per step; is its loop over something empty?"
-            )
+            call = self.variant.call
+            raise ExperimentError(f"{call} ended without a single `yield n`.\n{_AGAIN}")
         self.setup_seconds = seconds
         self.variant.lives.append(self)
         if self.progress.stopping:
             raise Stopped
-        self.ready = clock.CLOCK.wall()
         self.progress.doing = "measuring"
 
     def read_memory(self) -> None:
@@ -131,17 +136,17 @@ class Life:
             self._watch.__exit__(None, None, None)
             self.memory_bytes, self._watch = self._watch.increase, None
 
-    def settle(self, limit_seconds: float) -> None:
+    def settle(self, limit_seconds: float, skip: int = 0) -> None:
         """Run steps until windows of them agree within 10 %, or the limit is reached.
 
-        Also finds how many steps make a block.
+        Also finds how many steps make a block. Then so many more are skipped.
         """
         variant, least = self.variant, self.variant.block_seconds
         self.progress.doing = f"warming up {variant.call}"
         begun, times = clock.CLOCK.wall(), []
         # An earlier life took longer to settle, and found how long blocks are.
         steps = math.ceil(variant.steps / 2)
-        while (now := _find_agreement(times)) is None:
+        while (now := stats.find_agreement(times, _WINDOWS_AGREE)) is None:
             late = clock.CLOCK.wall() - begun > limit_seconds
             if times and (smoke() or (late and len(times) >= _LEAST_WINDOWS)):
                 now, self.settled = times[-1], smoke()
@@ -159,10 +164,10 @@ class Life:
         self.read_memory()
         self.ready = clock.CLOCK.wall()
         self.progress.doing = "measuring"
+        self.skip(skip)
 
     def skip(self, steps: int) -> None:
         """Run steps that nobody counts; a generator may also end before them."""
-        self.progress.hear()
         if steps:
             self._skipped += self.time(steps).steps
 
@@ -171,36 +176,32 @@ class Life:
         if self._switched and not smoke():
             self.run(1)
         self._switched = False
-        block = self.run(
-            self.variant.steps, 0.0 if smoke() else self.variant.block_seconds
-        )
+        least = 0.0 if smoke() else self.variant.block_seconds
+        block = self.run(self.variant.steps, least)
         self._keep(block)
         self.look()
         return block
 
-    def to_the_end(self, most_steps: float = math.inf) -> None:
+    def to_the_end(self) -> None:
         """Run until the generator ends and keep the whole run as one block."""
-        whole = Block()
-        while not whole.ended and whole.steps < most_steps:
+        whole, most = Block(), _MOST_STEPS_IN_SMOKE if smoke() else None
+        while not whole.ended and (most is None or whole.steps < most):
+            whole.extend(self.time(most))
             self.progress.hear()
-            whole.extend(self.time(None if most_steps == math.inf else int(most_steps)))
-        self.progress.hear()
         if not whole.steps:
-            raise ExperimentError(
-                f"{self.variant.call} ended after its first yield.\n"
-                "The first yield ends set-up; each step after it needs one of its own."
-            )
+            call = self.variant.call
+            raise ExperimentError(f"{call} ended after its first yield.\n{_AGAIN}")
         self._keep(whole)
 
     def _keep(self, block: Block) -> None:
         done = sum(earlier.steps for earlier in self.blocks)
         self.blocks.append(block)
-        for name in {*self.metrics, *(n for _, row in block.metrics for n in row)}:
-            column = self.metrics.setdefault(name, [])
-            column += [math.nan] * (done + block.steps - len(column))
         for step, row in block.metrics:
             for name, value in row.items():
-                self.metrics[name][done + step] = value
+                column = self.metrics.setdefault(name, [])
+                column += [math.nan] * (done + step - len(column)) + [value]
+        for column in self.metrics.values():
+            column += [math.nan] * (done + block.steps - len(column))
 
     def run(self, count: int, least_seconds: float = 0.0) -> Block:
         """Time at least so many steps and so much time, as one block.
@@ -208,12 +209,17 @@ class Life:
         A generator that ends is started again, and as many steps dropped as warm-up
         took.
         """
-        self.progress.hear()
         block, goal = Block(), count
         while True:
             block.extend(self.time(goal - block.steps))
             if block.ended:
-                self._restart(block.steps)
+                lasted = self.blocks and self.start(self.seed) is not None
+                if not lasted or self.time(self._skipped).ended:
+                    raise ExperimentError(
+                        f"{self.variant.call} ended after {self._steps_done + 1} "
+                        "steps, before warm-up and one block were done.\nPut `while "
+                        "True:` around its loop, or measure whole runs: seconds=None."
+                    )
             elif block.seconds >= least_seconds:
                 break
             else:
@@ -224,59 +230,192 @@ class Life:
         self.progress.hear()
         return block
 
-    def _restart(self, steps: int) -> None:
-        lasted = self.blocks and self.start(self.seed) is not None
-        if not lasted or self.time(self._skipped).ended:
-            ended = self._steps_done + 1
-            raise ExperimentError(
-                f"{self.variant.call} ended after {ended} steps, before "
-                "warm-up and one block were done.\n"
-                "A rate needs a generator that goes on: put `while True:` around its "
-                "loop,\nor measure whole runs: seconds=None."
-            )
-
-    # What depends on where it lives
+    # In this process: before the first start, at each start, for a stretch of steps
 
     def look_around(self) -> None:
-        """Note what is there before the first start."""
-        raise NotImplementedError
+        """Note what is there before the first start, and take some memory."""
+        self._shared = self.variant.shared  # copies are no memory of the experiment's
+        self._outside = state.Outside(self.partner and self.partner._outside)
 
     def start(self, seed: int) -> float | None:
-        """Start the generator, and run it to its first yield; return run seconds."""
-        raise NotImplementedError
+        """Start the generator, and run it to its first yield; return run seconds.
+
+        It starts as the reader's settings and the seed are. None where it ended without
+        a yield. It can be started again where it has ended.
+        """
+        assert self._outside is not None
+        state.restore(self._outside.settings)
+        self._put_back()
+        state.seed_everything(seed)
+        clock.synchronize()
+        variant, begun = self.variant, clock.CLOCK.begin()
+        quiet = silencing() if variant.has_lived else contextlib.nullcontext()
+        variant.has_lived = True
+        try:
+            with quiet:
+                self._generator = variant.experiment.start(variant.knobs)
+                value = next(self._generator)
+        except StopIteration:
+            return None
+        except (KeyboardInterrupt, ExperimentError):
+            raise
+        except BaseException as error:
+            raise self.variant.explain(error, "set-up", self.progress) from error
+        clock.synchronize()
+        end = clock.CLOCK.end()
+        if value is not None:
+            self.variant.parse(value, 1)
+        return self._seconds(begun, end)
 
     def time(self, count: int | None) -> Block:
-        """Run so many steps between two readings of the clock, or all that follow."""
-        raise NotImplementedError
+        """Run steps between two readings of the clock, then read their metrics.
 
-    def close(self, because: BaseException | None = None) -> None:
-        """Close the generator; `because` is the error that ended the life, if any."""
-        raise NotImplementedError
+        So many steps, or until the generator ends where count is None; `ended` says
+        whether it did. Devices are waited for at the end; at the begin only where
+        something may be queued there.
+        """
+        generator, wall, progress = self._generator, clock.CLOCK.wall, self.progress
+        block, bare_yields = Block(), 0
+        if not self._drained:
+            clock.synchronize()
+        self._drained = False
+        start = clock.CLOCK.begin()
+        previous = start.wall
+        try:
+            while count is None or block.steps < count:
+                value = next(generator)
+                now = wall()
+                if value is None and bare_yields < _MOST_BARE_YIELDS:
+                    block.excluded_seconds += now - previous
+                    bare_yields += 1
+                else:
+                    if value.__class__ is int and value > 0:
+                        block.items += value
+                    else:
+                        step = self._steps_done + block.steps + 2
+                        items, row = self.variant.parse(value, step)
+                        block.items += items
+                        if row:
+                            block.metrics.append((block.steps, row))
+                    block.steps += 1
+                    bare_yields = 0
+                previous = now
+                if progress.stopping:
+                    raise Stopped
+        except StopIteration:
+            block.ended = True
+        except (KeyboardInterrupt, ExperimentError, Stopped):
+            raise
+        except BaseException as error:
+            where = f"step {self._steps_done + block.steps + 2}"
+            raise self.variant.explain(error, where, progress) from error
+        clock.synchronize()
+        return self._finish(block, start, clock.CLOCK.end())
+
+    def _finish(self, block: Block, start: clock.Ticks, end: clock.Ticks) -> Block:
+        """Note how long a block took, and read its metrics."""
+        self._drained = not block.metrics  # reading them may queue a copy
+        for _, row in block.metrics:
+            row.update({name: float(value) for name, value in row.items()})
+        self._steps_done += block.steps
+        stretch = end.wall - start.wall
+        share = 1 - min(block.excluded_seconds / stretch, 1.0) if stretch > 0 else 1.0
+        block.seconds = self._seconds(start, end) * share
+        block.wall_seconds = stretch * share
+        return block
+
+    def _seconds(self, start: clock.Ticks, end: clock.Ticks) -> float:
+        """Return run time; wall time where children or threads of its own go on."""
+        if not self._has_company and self._outside and self._outside.has_company():
+            self._has_company, self.rests = True, False
+        if self._has_company:
+            return max(end.wall - start.wall, 1e-9)
+        return clock.run_seconds(start, end)
+
+    # Whether it rests
 
     def look(self) -> None:
-        """See whether it still rests between its steps."""
+        """See whether it still rests: no child, no thread, no setting of its own."""
+        if self.rests and self.variant.settings is not None:
+            self.rests = state.capture() == self.variant.settings
 
     def pause_to_look(self) -> None:
-        """Find out whether it rests, in a pause after the first warm-up."""
-        self.rests = False
+        """Find out whether it rests: nothing of the process computes in a pause."""
+        self.variant.settings = state.capture()
+        if not smoke() and self.rests:
+            self.progress.hushed = True
+            self.rests = clock.compute_in_pause(_PAUSE_SECONDS) < _MOST_IN_PAUSE
+            self.progress.hushed = False
 
     def find_children(self) -> dict[int, str]:
         """Return the names of its child processes by process id."""
-        return {}
+        return self._outside.find_children() if self._outside else {}
 
+    def pause(self) -> None:
+        """Let another life go on."""
+        self._own_random = state.capture_random()
 
-def _find_agreement(times: Sequence[float]) -> float | None:
-    """Return the step time on which the latest windows agree, or None.
+    def resume(self) -> None:
+        """Go on; the next step is the first after a switch."""
+        state.restore_random(self._own_random)
+        self._drained, self._switched = False, True
 
-    One with one, two with two, or four with four: steps of a loader come in gushes.
-    """
-    for count in (1, 2, 4):
-        if len(times) < 2 * count:
-            break
-        now, before = (
-            max(math.fsum(part) / count, 1e-12)
-            for part in (times[-count:], times[-2 * count : -count])
-        )
-        if abs(math.log(now / before)) < _WINDOWS_AGREE:
-            return now
-    return None
+    # Its end
+
+    def close(self, because: BaseException | None = None) -> None:
+        """Close the generator, then end child processes that are still alive.
+
+        They have two seconds, less after an interrupt. `because` is the error that
+        ended the life, if one did. Raises ExperimentError where the generator raises on
+        closing, or has changed what cannot be put back.
+        """
+        self.read_memory()
+        if self._outside is None:
+            return
+        interrupted = isinstance(because, KeyboardInterrupt)
+        grace = _GRACE_AFTER_INTERRUPT if interrupted else _GRACE_SECONDS
+        timer = threading.Timer(grace, self._end_children)
+        timer.name, timer.daemon = "kit timer", True
+        timer.start()
+        state.let_go(because)
+        with contextlib.ExitStack() as stack:  # the last one comes first
+            stack.callback(state.restore_random, self._outside.random)
+            if self.partner is None:
+                stack.callback(state.restore, self._outside.settings)
+            stack.callback(self._wait_for_children, timer)
+            stack.callback(self._put_back, because)
+            try:
+                if self._generator is not None:
+                    self._generator.close()
+            except (KeyboardInterrupt, ExperimentError):
+                raise
+            except BaseException as error:
+                if not interrupted:
+                    where = "closing (its `finally:`)"
+                    raise self.variant.explain(error, where, self.progress) from error
+        # Trials keep lives; the memory that was taken and the experiment go.
+        self.variant = self.progress = self.partner = None
+        self._outside = self._generator = None
+
+    def _wait_for_children(self, timer: threading.Timer) -> None:
+        while timer.is_alive() and self.find_children():
+            time.sleep(0.01)
+        timer.cancel()
+
+    def _end_children(self) -> None:
+        """End children that are left, unless another cell may have started them."""
+        left = self.find_children()
+        self.variant.ended_children += [f"{left[pid]} ({pid})" for pid in sorted(left)]
+        if not self.progress.disturbed:
+            system.end(left)
+
+    def _put_back(self, because: BaseException | None = None) -> None:
+        """Put back what is shared; who has changed it does not rest.
+
+        Raises ExperimentError for what cannot be put back, unless there is a reason.
+        """
+        try:
+            self.rests = not self._shared.put_back() and self.rests
+        except ValueError as error:
+            if because is None:
+                raise ExperimentError(f"{self.variant.call} {error}") from None

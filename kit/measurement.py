@@ -8,33 +8,22 @@ import math
 import random
 from collections.abc import Generator, Iterator, Sequence
 
+from kit import choices as asked
 from kit import clock, system
 from kit.budget import Budget, Side
-from kit.choices import (
-    REPEATS,
-    Place,
-    Request,
-    check_arguments,
-    check_place,
-    check_places,
-    check_several,
-    make_variant,
-    plan_variants,
-    resolve_all,
-)
+from kit.choices import REPEATS, Place, Request, make_variant
 from kit.comparison import Comparison
 from kit.experiment import ExperimentError, named, resolve, smoke
 from kit.life import COLD, Life
 from kit.progress import Progress, Stopped, take_turn
 from kit.ratio import MEMORY, QUANTITIES, SPEED
-from kit.trial import JOURNAL, Trial, make_trial
+from kit.trial import JOURNAL, Trial, make_trial, rate
 from kit.variant import Variant
 
 #: So many turns of starts, and lives of one that is measured.
 _STARTS, _LIVES = 6, 5
 #: Libraries are loaded by then: a later start settles sooner, or not at all.
 _LONGEST_WARM_UP, _LATER_WARM_UP = 10.0, 0.5
-_MOST_STEPS_IN_SMOKE = 20
 #: What advances by this share of a whole, again and again, spreads evenly over it.
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -64,8 +53,8 @@ def measure(
     'complete'
     """
     with named("measure()"):
-        check_arguments(seconds, repeats)
-        check_place(on)
+        asked.check_arguments(seconds, repeats)
+        asked.check_place(on)
         resolved = resolve(experiment)
         variant = make_variant(resolved, resolved.bind(knobs), on)
     with Progress(f"measuring {variant.call}") as progress:
@@ -76,25 +65,21 @@ def measure_watched(
     variant: Variant, progress: Progress, seconds: float | None, repeats: int
 ) -> Trial:
     """Measure what `measure` was asked for, while somebody watches the progress."""
-    with _noting_end([variant], progress), _taking_turn([variant], progress):
-        if seconds is None:
-            for repeat in range(repeats):
-                progress.begin(repeat, repeats)
-                with variant.lead(repeat, progress, seed=repeat) as life:
-                    life.open(watch=repeat == 0)
-                    life.read_memory()
-                    life.to_the_end(_MOST_STEPS_IN_SMOKE if smoke() else math.inf)
-                progress.expect(1.0)
-        else:
-            for life, share in _plan_lives(variant, progress, seconds):
-                begun = clock.CLOCK.wall()
-                for count in itertools.count(1):
-                    life.block()
-                    spent = clock.CLOCK.wall() - begun
-                    progress.expect(spent / share)
-                    progress.so_far = f"{_rate_so_far(life):,.4g} items/s so far"
-                    if spent >= share or (smoke() and count > 1):
-                        break
+    with _noting_end([variant], progress), take_turn(progress), _noting_load([variant]):
+        for repeat in range(repeats if seconds is None else 0):
+            progress.begin(repeat, repeats)
+            with variant.lead(repeat, progress, seed=repeat) as life:
+                life.open(watch=repeat == 0)
+                life.read_memory()
+                life.to_the_end()
+            progress.expect(1.0)
+        for life, share in _plan_lives(variant, progress, seconds) if seconds else ():
+            begun, spent = clock.CLOCK.wall(), 0.0
+            while spent < share and not (smoke() and len(life.blocks) > 1):
+                life.block()
+                spent = clock.CLOCK.wall() - begun
+                progress.expect(spent / share)
+                progress.so_far = f"{rate(life):,.4g} items/s so far"
     trial = make_trial(variant, whole_runs=seconds is None)
     JOURNAL.append(trial)
     return trial
@@ -131,12 +116,6 @@ def longest_warm_up(seconds: float) -> float:
     return max(0.5, min(seconds, _LONGEST_WARM_UP))
 
 
-def _rate_so_far(life: Life) -> float:
-    latest = life.blocks[-50:]
-    seconds = math.fsum(block.seconds for block in latest)
-    return math.fsum(block.items for block in latest) / max(seconds, 1e-12)
-
-
 @contextlib.contextmanager
 def _noting_end(
     variants: Sequence[Variant], progress: Progress
@@ -153,14 +132,12 @@ def _noting_end(
 
 
 @contextlib.contextmanager
-def _taking_turn(
-    variants: Sequence[Variant], progress: Progress
-) -> Generator[None, None, None]:
-    """Measure when it is our turn; note beside which load."""
-    with take_turn(progress), contextlib.ExitStack() as stack:
+def _noting_load(variants: Sequence[Variant]) -> Generator[None, None, None]:
+    """Note beside which load variants were measured, and close them."""
+    before = system.read_load()
+    with contextlib.ExitStack() as stack:
         for variant in variants:
-            stack.enter_context(contextlib.closing(variant))
-        before = system.read_load()
+            stack.callback(variant.close)
         try:
             yield
         finally:
@@ -202,9 +179,9 @@ def compare(
     request = Request(of, seconds, repeats, within, patient, title)
     with named("compare()"):
         request.check()
-        plans = plan_variants(resolve_all(experiment), check_places(on), choices)
-        variants = [make() for make in plans]
-        check_several(variants)
+        places, found = asked.check_places(on), asked.resolve_all(experiment)
+        variants = [make() for make in asked.plan_variants(found, places, choices)]
+        asked.check_several(variants)
     names = " · ".join(variant.label for variant in variants)
     with Progress(f"comparing {names}"[:100]) as progress:
         return compare_watched(variants, progress, request)
@@ -219,29 +196,33 @@ def compare_watched(
     five, which may take three times the budget; then for as long as its interval is not
     narrow. The verdict never decides when to stop.
     """
-    whole = request.seconds is None
-    with _noting_end(variants, progress), _taking_turn(variants, progress):
+    with _noting_end(variants, progress), take_turn(progress), _noting_load(variants):
         if request.seconds is None or request.of != SPEED:
             _compare_starts(variants, progress, request)
         else:
             budget = Budget(variants, progress, request.seconds, request.patient)
             for variant in variants:
                 _look(variant, budget)
-            sides = budget.make_sides()
-            turns = itertools.count()
-            loops = [_alternate(side, turns, budget) for side in sides]
-            while chosen := [n for n, side in enumerate(sides) if budget.allows(side)]:
-                for number in chosen:
+            sides, turns = budget.make_sides(), itertools.count()
+            loops = {side: _alternate(side, turns, budget) for side in sides}
+            while chosen := [side for side in sides if budget.allows(side)]:
+                for side in chosen:
                     begun = clock.CLOCK.wall()
-                    next(loops[number]), next(loops[number])
-                    budget.finish_pair(sides[number], clock.CLOCK.wall() - begun)
+                    next(loops[side]), next(loops[side])
+                    budget.finish_pair(side, clock.CLOCK.wall() - begun)
                 progress.report(lambda: _make_trials(variants))
+    whole = request.seconds is None
     trials = [make_trial(variant, whole_runs=whole) for variant in variants]
     labels = [variant.label for variant in variants]
     made = Comparison(trials, labels, request.of, request.within, request.title)
     if request.is_kept:
         JOURNAL.extend([*trials, made])
     return made
+
+
+def _make_trials(variants: Sequence[Variant]) -> dict[str, Trial]:
+    timed = [v for v in variants if any(life.turn != COLD for life in v.lives)]
+    return {v.label: make_trial(v, whole_runs=False) for v in timed}
 
 
 def _look(variant: Variant, budget: Budget) -> None:
@@ -272,32 +253,29 @@ def _alternate(side: Side, turns: Iterator[int], budget: Budget) -> Iterator[Non
     blocks follow each other as A B B A or B A A B, drawn, and the other way round in
     the twin turn. Others are led alone, one after the other.
     """
-    pair, order = (side.baseline, side.challenger), random.Random(0)
+    pair, order, progress = side.pair, random.Random(0), budget.progress
     while True:
         outside = [order.randrange(2) for _ in range(budget.plan_rounds(side))]
         for swapped in (0, 1):
             turn, (one, other) = next(turns), (pair[swapped], pair[1 - swapped])
-            if not _can_live_together(one, other):
+            if not (one.rests and other.rests and one.settings == other.settings):
                 for variant in (one, other):
-                    with variant.lead(turn, budget.progress) as life:
+                    with variant.lead(turn, progress) as life:
                         life.open()
-                        life.settle(_LATER_WARM_UP)
-                        life.skip(_choose_phase(turn, variant))
+                        life.settle(_LATER_WARM_UP, _choose_phase(turn, variant))
                         for _ in range(budget.plan_blocks(variant)):
                             life.block()
                 yield
                 continue
-            with one.lead(turn, budget.progress) as first:
+            with one.lead(turn, progress) as first:
                 first.open()
-                first.settle(_LATER_WARM_UP)
-                first.skip(_choose_phase(turn, one))
+                first.settle(_LATER_WARM_UP, _choose_phase(turn, one))
                 first.pause()
-                with other.lead(turn, budget.progress, beside=first) as second:
+                with other.lead(turn, progress, beside=first) as second:
                     second.open()
-                    second.settle(_LATER_WARM_UP)
-                    second.skip(_choose_phase(turn, other))
-                    running = second
-                    for life in _order_blocks((first, second), outside):
+                    second.settle(_LATER_WARM_UP, _choose_phase(turn, other))
+                    lives, running = (first, second), second
+                    for life in [lives[n ^ k] for n in outside for k in (0, 1, 1, 0)]:
                         if not running.rests:
                             break
                         if life is not running:
@@ -310,11 +288,6 @@ def _alternate(side: Side, turns: Iterator[int], budget: Budget) -> Iterator[Non
             yield
 
 
-def _can_live_together(one: Variant, other: Variant) -> bool:
-    """Return whether nothing of either goes on, or is set, between its steps."""
-    return bool(one.rests and other.rests and one.settings == other.settings)
-
-
 def _choose_phase(turn: int, variant: Variant) -> int:
     """Return how many steps a life skips, so that slow ones come early and late.
 
@@ -322,13 +295,6 @@ def _choose_phase(turn: int, variant: Variant) -> int:
     before it, would always do so.
     """
     return int(_GOLDEN * turn % 1 * variant.stretch * variant.steps)
-
-
-def _order_blocks(lives: Sequence[Life], outside: Sequence[int]) -> Iterator[Life]:
-    """Yield whose block is next: in each round one has the outer two."""
-    for number in outside:
-        outer, inner = lives[number], lives[1 - number]
-        yield from (outer, inner, inner, outer)
 
 
 def _leave_out_restless(pair: Sequence[Variant]) -> None:
@@ -356,27 +322,21 @@ def _compare_starts(
                 life.skip(1)
             else:
                 life.settle(longest_warm_up(request.seconds))
-            life.read_memory()
-    baseline, *challengers = variants
-    for index, challenger in enumerate(challengers):
-        progress.begin(index, len(challengers))
-        for repeat in range(count):
-            pair = (baseline, challenger)
-            for variant in pair if repeat % 2 == 0 else pair[::-1]:
-                turn, seed = index * count + repeat, repeat if whole else 0
-                with variant.lead(turn, progress, seed=seed) as life:
-                    _start_once(life, request)
-            progress.expect((repeat + 1) / count)
+    pairs = list(itertools.product(variants[1:], range(count)))
+    for turn, (challenger, repeat) in enumerate(pairs):
+        progress.begin(turn, len(pairs))
+        pair = variants[0], challenger
+        for variant in pair if repeat % 2 == 0 else pair[::-1]:
+            with variant.lead(turn, progress, seed=repeat if whole else 0) as life:
+                _start_once(life, request)
+        progress.expect(1.0)
 
 
 def _start_once(life: Life, request: Request) -> None:
     """Do what is compared: a start, one with its memory, or a whole run."""
     life.open(watch=request.of == MEMORY)
-    if request.of == MEMORY and request.seconds is not None:
-        life.settle(longest_warm_up(request.seconds))
-    life.read_memory()
     if request.seconds is None:
-        life.to_the_end(_MOST_STEPS_IN_SMOKE if smoke() else math.inf)
+        life.to_the_end()
         if request.of not in QUANTITIES and request.of not in life.metrics:
             raise ExperimentError(
                 f"compare(): {life.variant.call} yields no metric {request.of!r} "
@@ -384,8 +344,5 @@ def _start_once(life: Life, request: Request) -> None:
                 f'Yield it with each step: yield n, {{"{request.of}": value}}; or '
                 f"compare a quantity: {', '.join(QUANTITIES)}."
             )
-
-
-def _make_trials(variants: Sequence[Variant]) -> dict[str, Trial]:
-    timed = [v for v in variants if any(life.turn != COLD for life in v.lives)]
-    return {v.label: make_trial(v, whole_runs=False) for v in timed}
+    elif request.of == MEMORY:
+        life.settle(longest_warm_up(request.seconds))

@@ -7,7 +7,6 @@ imported when a panel is shown.
 from __future__ import annotations
 
 import contextlib
-import functools
 import html
 import itertools
 import math
@@ -20,13 +19,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kit import choices, figures, system
-from kit.cells import Beside
+from kit.cells import computing_as_cells
 from kit.choices import Place, Request, check_places, find
 from kit.comparison import Comparison
 from kit.experiment import ExperimentError, named, smoke
-from kit.figures import format_bytes, format_number, format_value
+from kit.figures import format_number, format_value
 from kit.measurement import compare_watched, measure_watched
-from kit.plot import Quantity, make_points, plot_points
+from kit.plot import Point, Quantity, plot_points, predict
 from kit.progress import Progress
 from kit.ratio import MEMORY, SPEED, quantity_of, unit_of
 from kit.recording import find_recorded
@@ -48,8 +47,8 @@ _WIDTH = 5.6  # inches: beside the controls, in a window of 900 pixels
 _LATE_SECONDS, _SECONDS_BETWEEN_LOOKS = 2.0, 0.2
 _UNKNOWN: Quantity = (math.nan,) * 3
 _ONE_AFTER_ANOTHER = (
-    "Measured one after another, so a small difference may be the machine's: "
-    "Run all compares by turns."
+    "<p>Measured one after another, so a small difference may be the machine's: "
+    "Run all compares by turns.</p>"
 )
 
 
@@ -71,19 +70,23 @@ class Panel:
         found = choices.resolve_all(experiment)
         self.lists = lists = choices.list_choices(found, places, given)
         self._make = choices.plan_variants(found, places, given)
-        self._variants, self._request = [make() for make in self._make], request
+        self.variants, self._request = [make() for make in self._make], request
         #: Where each variant stands in the lists, and where the controls stand first.
         numbers = itertools.product(*(range(len(values)) for values in lists.values()))
         self._at = [dict(zip(lists, at, strict=True)) for at in numbers]
         defaults = found[0].defaults
-        self._start = {k: find(v, defaults.get(k)) or 0 for k, v in lists.items()}
-        self._names = {k: choices.name_choices(v, _write) for k, v in lists.items()}
+        self.start = {k: find(v, defaults.get(k)) or 0 for k, v in lists.items()}
+        self.names = {k: choices.name_choices(v, _write) for k, v in lists.items()}
         self._x = next((k for k, v in lists.items() if _is_ordered(v)), None)
-        self._of, made = request.of, self._variants
-        told = [{choices.EXPERIMENT: v.experiment.name, **v.knobs} for v in made]
-        labels, unknown = [v.label for v in made], [_UNKNOWN] * len(made)
-        self._points = make_points(labels, told, unknown, model, self._x)
-        self._recorded = find_recorded(self._variants)
+        told = [
+            {choices.EXPERIMENT: v.experiment.name, **v.knobs} for v in self.variants
+        ]
+        columns = [v.label for v in self.variants], told, predict(model, told)
+        self._points = [
+            Point(label, knobs, _UNKNOWN, predicted)
+            for label, knobs, predicted in zip(*columns, strict=True)
+        ]
+        self._recorded = find_recorded(self.variants)
         self.title = " · ".join({chosen.title: 0 for chosen in found}).rstrip(".")
         self.progress: Progress | None = None
         self.view: View | None = None
@@ -109,9 +112,7 @@ class Panel:
                 f"Panel.run: {knob}={format_value(knobs[knob])} cannot be chosen here."
                 f"\nWhat can be chosen: {self.lists}. Name it in explore({knob}=[…])."
             )
-        self._follow(self._at.index({**self._start, **at}), _Shown(self))
-        if self._error is not None:
-            raise self._error
+        self._follow(self._at.index({**self.start, **at}), _Run(self))
         return self.trials[-1]
 
     def run_all(self) -> Comparison:
@@ -119,9 +120,7 @@ class Panel:
 
         Raises ExperimentError where there is only one, and where a run fails.
         """
-        self._follow(None, _Shown(self))
-        if self._error is not None:
-            raise self._error
+        self._follow(None, _Run(self))
         assert self._compared is not None
         return self._compared
 
@@ -143,56 +142,57 @@ class Panel:
         if self.progress is not None:
             return
         number = None if at is None else self._at.index(dict(at))
-        self.progress = progress = _Shown(self)
-        if _is_blocking():
-            with contextlib.suppress(KeyboardInterrupt):  # there is no other Stop here
-                self._follow(number, progress)
-            return
-        place = progress.computing_as_cells()
-        todo = functools.partial(self._follow, number, progress, place)
-        threading.Thread(target=todo, name="kit panel", daemon=True).start()
+        self.progress = progress = _Run(self)
 
-    def _follow(
-        self,
-        number: int | None,
-        progress: _Shown,
-        place: contextlib.AbstractContextManager[None] | None = None,
-    ) -> None:
+        def follow(place: contextlib.AbstractContextManager[None]) -> None:
+            # There is no other Stop than an interrupt where this blocks.
+            with contextlib.suppress(Exception, KeyboardInterrupt), place:
+                self._follow(number, progress)
+
+        if _is_blocking():
+            follow(contextlib.nullcontext())
+        else:
+            place = [computing_as_cells(progress.notice_cell)]
+            thread = threading.Thread(target=follow, args=place, daemon=True)
+            thread.name = "kit panel"
+            thread.start()
+
+    def _follow(self, number: int | None, progress: _Run) -> None:
         """Work, show how far it is, and keep what came of it, or the error."""
-        self.progress, place = progress, place or contextlib.nullcontext()
+        self.progress = progress
         progress.title = f"comparing {len(self._at)} choices"
         if number is not None:
-            progress.title = f"measuring {self._variants[number].call}"
+            progress.title = f"measuring {self.variants[number].call}"
         self._refresh()
         try:
-            with progress, place:
+            with progress:
                 self._work(number, progress)
         except Exception as error:
             self._compared, self._error = None, error
             gone = [*self._shown] if number is None else [number]
             self._shown = {n: v for n, v in self._shown.items() if n not in gone}
             self._note(number, _UNKNOWN, _describe(error).partition("\n")[0])
+            raise
         finally:
             self.progress = None
             self._refresh()
 
     def _work(self, number: int | None, progress: Progress) -> None:
         asked = self._request
-        if number is None:
-            variants = [make() for make in self._make]
-            choices.check_several(variants)
-            asked = Request(asked.of, self.seconds_for_all, within=asked.within)
-            made = compare_watched(variants, progress, asked)
-            self._compared, self._error = made, None
-            remarks = [f"{r} {r.verdict}" for r in made.ratios.values()]
-            for n, trial in enumerate(made.trials):
-                remark = remarks[n - 1] if n else "baseline"
-                self._keep(n, trial, made.quantity(trial), remark)
-        else:
+        if number is not None:
             variant, repeats = self._make[number](), 1 if smoke() else choices.REPEATS
             trial = measure_watched(variant, progress, asked.seconds, repeats)
             self._compared, self._error = None, None
             self._keep(number, trial, quantity_of(trial, asked.of), "")
+            return
+        variants = [make() for make in self._make]
+        choices.check_several(variants)
+        asked = replace(asked, seconds=self.seconds_for_all)
+        made = compare_watched(variants, progress, asked)
+        self._compared, self._error = made, None
+        remarks = ["baseline", *(f"{r} {r.verdict}" for r in made.ratios.values())]
+        for n, trial in enumerate(made.trials):
+            self._keep(n, trial, made.quantity(trial), remarks[n])
 
     @property
     def seconds_for_all(self) -> float | None:
@@ -210,20 +210,14 @@ class Panel:
 
     def _note(self, number: int | None, value: Quantity, remark: str) -> None:
         at = {} if number is None else self._at[number]
-        names = [v[at[k]] if at else "all" for k, v in self._names.items()]
+        names = [v[at[k]] if at else "all" for k, v in self.names.items()]
         middle, *ends = (format_number(v) if v == v else "–" for v in value)
         span = "" if math.isnan(value[1]) else f"[{', '.join(ends)}]"
         self._rows.append((f"{len(self._rows) + 1}", *names, middle, span, remark))
 
     def _refresh(self) -> None:
         if self.view is not None:
-            several = len(self._at) > 1
-            self.view.enable(self.progress is not None, several)
-            if self.progress is None:
-                seconds = self.seconds_for_all
-                about = f", about {seconds:.0f} s" if seconds else ""
-                ready = f" Run all compares {len(self._at)} choices{about}." * several
-                self.view.show(*self.report(), f"Ready.{ready}")
+            self.view.refresh()
 
     # What came of it
 
@@ -234,35 +228,35 @@ class Panel:
             title, words = self._compared.headline(), self._compared._repr_html_()
             rows = rows[: -len(self._compared.trials)]
         elif self._shown:
-            number = [*self._shown][-1]
-            said = f"{format_number(self._shown[number][0])} {unit_of(self._of)}"
-            if self._of == MEMORY:
-                said = f"{format_bytes(self._shown[number][0])} of peak memory"
+            number, (value, *_) = [*self._shown.items()][-1]
+            said = f"{format_number(value)} {unit_of(self._request.of)}"
+            if self._request.of == MEMORY:
+                said = f"{figures.format_bytes(value)} of peak memory"
             title = f"{self._points[number].label}: {said}"
-            words = f"<p>{_ONE_AFTER_ANOTHER}</p>" * (len(self._shown) > 1)
+            words = _ONE_AFTER_ANOTHER * (len(self._shown) > 1)
         if rows:
-            heads = ("", *self.lists, unit_of(self._of), "95 % interval", "")
+            heads = ("", *self.lists, unit_of(self._request.of), "95 % interval", "")
             said = f"Measured so far, {len(rows)} in all, the newest first"
             words += figures.html_table(heads, rows[: -_MOST_ROWS - 1 : -1], title=said)
         return self.draw(self._shown, title), words, _write_error(self._error)
 
     def draw_partial(self, trials: Mapping[str, Trial]) -> str:
         """Return a picture of a comparison's results so far, by label."""
-        labels = [point.label for point in self._points]
-        found = {labels.index(k): quantity_of(t, self._of) for k, t in trials.items()}
+        labels, of = [point.label for point in self._points], self._request.of
+        found = {labels.index(k): quantity_of(t, of) for k, t in trials.items()}
         return self.draw(found, f"So far, of {len(labels)} choices")
 
     def draw(self, shown: Mapping[int, Quantity], title: str) -> str:
         """Return lines over ordered numbers, with all that is predicted, or bars."""
-        lines = [{**at, self._x: 0} for n, at in enumerate(self._at) if n in shown]
-        lines = lines or [{**self._start, self._x: 0}]
+        lines = [{**self._at[n], self._x: 0} for n in shown]
+        lines = lines or [{**self.start, self._x: 0}]
         is_predicted = any(point.predicted == point.predicted for point in self._points)
         apart = len({repr(line) for line in lines}) * (1 + is_predicted)
         x = self._x if apart <= _MOST_LINES else None
         numbers = sorted([*shown][-_MOST_BARS:]) or [*range(len(self._at))][:_MOST_BARS]
         if x is not None:
             numbers = [n for n, at in enumerate(self._at) if {**at, x: 0} in lines]
-        here, of = self._points, self._of
+        here, of = self._points, self._request.of
         points = [replace(here[n], quantity=shown.get(n, _UNKNOWN)) for n in numbers]
         for number, trial in self._recorded:
             if number in numbers:
@@ -272,22 +266,19 @@ class Panel:
         if not shown and not is_predicted and len(points) == len(numbers):
             return ""
         baseline = numbers.index(0) if self._compared and 0 in numbers else None
-        unit, width = unit_of(of), _WIDTH
-        figure = plot_points(points, title, unit, x, baseline=baseline, width=width)
+        look = {"baseline": baseline, "width": _WIDTH}
+        figure = plot_points(points, title, unit_of(of), x, **look)
         return figures.to_html(figure, figures.show(figure).alt)
 
     def __repr__(self) -> str:
-        names = dict.fromkeys(variant.experiment.name for variant in self._variants)
+        names = dict.fromkeys(variant.experiment.name for variant in self.variants)
         return f"Panel of {', '.join(names)}: {', '.join(self.lists) or 'no choices'}"
 
     def _ipython_display_(self) -> None:
         if os.environ.get("KIT_STATIC") != "1":
             from kit.widgets import View
 
-            acts = {"stop": self.stop, "clear": self.clear}
-            self.view = self.view or View(
-                self.title, self.lists, self._names, self._start, self.begin, acts
-            )
+            self.view = self.view or View(self)
             self.view.display(repr(self))
             self._refresh()
             return
@@ -298,16 +289,17 @@ class Panel:
         if not self.trials and 1 < len(self._at) <= _MOST_COMPARED:
             self.run_all()
         elif not self.trials:
-            first = {k: v for k, v in self._start.items() if k in [*self.lists][2:]}
-            near = [at for at in self._at if at | first == at][:_MOST_MEASURED]
-            for at in near:
-                self.run(**{knob: self.lists[knob][n] for knob, n in at.items()})
+            for number in range(len(self._at))[:_MOST_MEASURED]:
+                self._follow(number, _Run(self))
         page = "".join(self.report())
         display({"text/plain": repr(self), "text/html": page}, raw=True)
 
 
-class _Shown(Beside):
-    """The progress of a panel's run, shown in the panel if that is shown itself."""
+class _Run(Progress):
+    """The progress of a panel's run, shown in the panel if that is shown itself.
+
+    A cell that runs beside it makes what is measured *disturbed*.
+    """
 
     def __init__(self, panel: Panel) -> None:
         super().__init__("starting", at_once=panel.view is not None)
@@ -332,6 +324,10 @@ class _Shown(Beside):
         """Draw what was measured so far."""
         if (view := self._panel.view) is not None:
             view.show_picture(self._panel.draw_partial(find()))
+
+    def notice_cell(self, _: Any) -> None:
+        """Note that a cell begins meanwhile."""
+        self.disturbed = True
 
 
 def _is_ordered(values: Sequence[Any]) -> bool:

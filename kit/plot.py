@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +33,6 @@ class Point:
     origin: str = ""
 
 
-def make_points(
-    labels: Sequence[str],
-    told: Sequence[Mapping[str, Any]],
-    quantities: Iterable[Quantity],
-    model: Callable[..., float] | None,
-    x: str | None,
-) -> list[Point]:
-    """Make points with what a model predicts for the knobs `told` of each."""
-    predicted = predict(model, told, x or (_find_told(told) or [""])[-1])
-    return list(map(Point, labels, told, quantities, predicted))
-
-
 def plot_points(
     points: Sequence[Point],
     title: str,
@@ -59,9 +47,12 @@ def plot_points(
     `baseline` is the number of the point that the others are compared with.
     """
     if x is not None:
-        names = {"title": title, "xlabel": x, "ylabel": unit, "width": width}
-        names["logx"] = figures.is_wide([point.knobs[x] for point in points])
-        return figures.draw_lines(_make_lines(points, x), **names)
+        lines, logx = (
+            _make_lines(points, x),
+            figures.is_wide([p.knobs[x] for p in points if p.knobs[x] > 0]),
+        )
+        look = {"title": title, "xlabel": x, "ylabel": unit, "width": width}
+        return figures.draw_lines(lines, logx=logx, **look)
     values, lows, highs = zip(*(point.quantity for point in points), strict=True)
     return figures.draw_bars(
         [", ".join(filter(None, (p.label, p.origin))) for p in points],
@@ -77,34 +68,27 @@ def plot_points(
     )
 
 
-def _find_told(
-    points: Sequence[Mapping[str, Any]], but: str | None = None
-) -> list[str]:
-    """Return the knobs in which points of one experiment differ, except one.
-
-    `experiment` comes first if there are several.
-    """
-    names = {point.get("experiment") for point in points}
-    told = ["experiment"] * (len(names) > 1)
-    for knob in dict.fromkeys(knob for point in points for knob in point):
-        values = {(p.get("experiment"), repr(p.get(knob))) for p in points}
-        if len(values) > len(names) and knob not in (but, "experiment"):
+def _find_told(points: Sequence[Point], x: str) -> list[str]:
+    """Return the knobs but `x` in which points of one experiment differ."""
+    names, told = {point.knobs["experiment"] for point in points}, []
+    for knob in dict.fromkeys(knob for point in points for knob in point.knobs):
+        of = {(p.knobs["experiment"], repr(p.knobs.get(knob))) for p in points}
+        if len(of) > len(names) and knob != x:
             told.append(knob)
-    return told
+    return ["experiment"] * (len(names) > 1) + told
 
 
 def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
     """Return a line over `x` for each choice of the others, and its prediction."""
     groups: dict[tuple[str, str], list[Point]] = {}
-    told = _find_told([point.knobs for point in points], but=x)
-    for point in points:
+    told = _find_told(points, x)
+    for point in sorted(points, key=lambda point: point.knobs[x]):
         words = [f"{k}={figures.format_value(point.knobs.get(k))}" for k in told]
         words[:1] = [point.knobs["experiment"]] if "experiment" in told else words[:1]
         groups.setdefault((", ".join(words), point.origin), []).append(point)
     lines: dict[str, figures.Series] = {}
     predicted: dict[str, figures.Series] = {}
     for (name, origin), group in groups.items():
-        group.sort(key=lambda point: point.knobs[x])
         xs = [point.knobs[x] for point in group]
         middles, lows, highs = zip(*(point.quantity for point in group), strict=True)
         if not all(map(math.isnan, middles)):
@@ -112,7 +96,7 @@ def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
             shown = ", ".join(filter(None, (name, origin))) or kind
             lines[shown] = (xs, middles, lows, highs, kind)
         heights = [point.predicted for point in group]
-        if not origin and not all(map(math.isnan, heights)):
+        if not all(map(math.isnan, heights)):
             said = ", ".join(filter(None, ("predicted", name)))
             predicted[said] = (xs, heights, None, None, "predicted")
     if len({repr(heights) for _, heights, *_ in predicted.values()}) == 1:
@@ -121,44 +105,28 @@ def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
 
 
 def predict(
-    model: Callable[..., float] | None, points: Sequence[Mapping[str, Any]], first: str
+    model: Callable[..., float] | None, points: Sequence[Mapping[str, Any]]
 ) -> list[float]:
     """Call a cost model for each point, with those knobs that it has names for.
 
-    A model without any of them gets the knob `first` by position. Without a model the
-    predictions are nan, and so is one that the model cannot look up (a LookupError), if
-    it can another. Raises ExperimentError for what is no function, and where it fails.
+    Without a model the predictions are nan, and so is one that the model cannot look up
+    (a LookupError), if it can another. Raises ExperimentError where it fails.
     """
     if model is None:
         return [math.nan] * len(points)
-    if not callable(model):
-        raise ExperimentError(
-            f"model={figures.format_value(model)} is no function.\n"
-            "Pass one that maps the choices to a predicted quantity, as in "
-            "model=lambda batch_size: 1000 / batch_size, or leave it out."
-        )
     found: list[float] = []
     for point in points:
         try:
-            found.append(_call(model, point, first))
+            names = inspect.signature(model).parameters
+            found.append(float(model(**{k: v for k, v in point.items() if k in names})))
         except Exception as error:
             found.append(math.nan)
             is_lost = len(found) == len(points) and all(map(math.isnan, found))
-            if isinstance(error, LookupError) and not is_lost:
-                continue
-            raise ExperimentError(
-                f"{describe('model', point)} failed: {type(error).__name__}: {error}\n"
-                "Let it return a number for every choice, or nan where it knows none."
-            ) from error
+            if not isinstance(error, LookupError) or is_lost:
+                raise ExperimentError(
+                    f"{describe('model', point)} failed: {type(error).__name__}: "
+                    f"{error}\nPass a function of choices, named as they are, such as "
+                    "model=lambda batch_size: 1000 / batch_size; it returns a number, "
+                    "or nan where it knows none."
+                ) from error
     return found
-
-
-def _call(model: Callable[..., float], point: Mapping[str, Any], first: str) -> float:
-    try:
-        parameters = inspect.signature(model).parameters
-    except ValueError:  # of some built-in functions
-        return float(model(point[first]))
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return float(model(**point))
-    known = {knob: value for knob, value in point.items() if knob in parameters}
-    return float(model(**known) if known or not parameters else model(point[first]))

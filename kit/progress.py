@@ -44,8 +44,11 @@ class Progress:
         self.fraction, self._part, self._parts = 0.0, 0, 1
         self.seconds_left: float | None = None
         self._started = self._begun = self._heard = time.monotonic()
-        self._at_once, self._over = at_once, threading.Event()
-        self._display_id, self._is_shown = os.urandom(8).hex(), False
+        self._wait = _SHORT_SECONDS if at_once else _SILENT_SECONDS
+        if os.environ.get("KIT_STATIC") == "1":  # a stored notebook keeps no progress
+            self._wait = threading.TIMEOUT_MAX
+        self._over, self._is_shown = threading.Event(), False
+        self._display_id = os.urandom(8).hex()
 
     def stop(self) -> None:
         """Ask the measurement to stop after the current step."""
@@ -101,15 +104,15 @@ class Progress:
             parts.append(f"about {self.seconds_left:.0f} s left")
         if (silent := self.silent_seconds) > _LONG_STEP_SECONDS and not self.waiting:
             parts.append(f"no step has ended for {silent:.0f} s")
-            if children := sorted(self.find_children().items()):
-                named = ", ".join(f"{name} ({pid})" for pid, name in children)
-                parts.append(f"child processes: {named}")
+            children = [f"{name} ({pid})" for pid, name in self.find_children().items()]
+            parts += [f"child processes: {', '.join(children)}"] * bool(children)
         return " · ".join(part for part in (*parts, self.so_far, self.note) if part)
 
     def __enter__(self) -> Progress:
         run = contextvars.copy_context().run  # output belongs to the cell of a context
-        self._thread = threading.Thread(target=run, args=[self._show], daemon=True)
-        self._thread.name = "kit progress"
+        self._thread = threading.Thread(
+            target=run, args=[self._show], name="kit progress", daemon=True
+        )
         self._thread.start()
         return self
 
@@ -117,17 +120,31 @@ class Progress:
         self._over.set()
         self._thread.join(timeout=1)
 
+    def _show(self) -> None:
+        while not self._over.wait(self._wait):
+            self._wait = _SHORT_SECONDS if self.hushed else self.show(self.text())
+        if self._is_shown:
+            self.show("")
+
     def show(self, text: str) -> float:
         """Show a line in place of the one before; return for how long it may stand."""
         again, self._is_shown = self._is_shown, True
-        return _show_line(text, self.fraction, self._display_id, again)
+        ipython = sys.modules.get("IPython")
+        with contextlib.suppress(Exception):  # a closed channel must not end a run
+            if ipython and hasattr(ipython.get_ipython(), "kernel"):
+                from IPython.display import display
 
-    def _show(self) -> None:
-        wait = _SHORT_SECONDS if self._at_once else _SILENT_SECONDS
-        while not self._over.wait(wait):
-            wait = _SHORT_SECONDS if self.hushed else self.show(self.text())
-        if self._is_shown:
-            self.show("")
+                page = figures.html_progress(text, self.fraction) if text else ""
+                data = {"text/plain": text, "text/html": page}
+                keep = {"display_id": self._display_id, "update": again}
+                display(data, raw=True, metadata={"kit": "progress"}, **keep)
+            elif sys.stderr.isatty():
+                width = os.get_terminal_size(sys.stderr.fileno()).columns - 1
+                print(f"{text[:width]:{width}}", end="\r", file=sys.stderr, flush=True)
+            else:
+                print(text, end="\n" if text else "", file=sys.stderr)
+                return _SECONDS_BETWEEN_LINES
+        return _SECONDS_BETWEEN_UPDATES
 
 
 @contextlib.contextmanager
@@ -150,24 +167,3 @@ def take_turn(progress: Progress) -> Generator[None, None, None]:
     finally:
         _titles.pop()
         lock.release()
-
-
-def _show_line(text: str, fraction: float, display_id: str, again: bool) -> float:
-    """Show a line instead of the one before, or in a log; return how long it lasts."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    with contextlib.suppress(Exception):  # a closed channel must not end a run
-        if hasattr(shell, "kernel"):
-            from IPython.display import display
-
-            page = figures.html_progress(text, fraction) if text else ""
-            data = {"text/plain": text, "text/html": page}
-            keep = {"display_id": display_id, "update": again}
-            display(data, raw=True, metadata={"kit": "progress"}, **keep)
-            return _SECONDS_BETWEEN_UPDATES
-        if sys.stderr.isatty():
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns - 1
-            print(text[:columns].ljust(columns), end="\r", file=sys.stderr, flush=True)
-            return _SECONDS_BETWEEN_UPDATES
-        if text:
-            print(text, file=sys.stderr)
-    return _SECONDS_BETWEEN_LINES

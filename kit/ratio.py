@@ -10,10 +10,9 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from kit import stats
-from kit.life import COLD, Block, Life
+from kit.life import COLD, Life
 from kit.stats import Estimate
 from kit.trial import Trial, rate
 
@@ -25,38 +24,33 @@ _LEAST_PAIRS = 5
 #: of the time that a quota stopped us and blocks too short to tell whom.
 _BUSY, _SEVERAL, _WAITING, _STOLEN = 0.1, 1.2, 0.05, 0.02
 _THROTTLED, _SHORT_BLOCK_SECONDS = 0.05, 0.2
+#: What was so interrupted says nothing.
+_BROKEN = {
+    "disturbed": "other cells ran meanwhile; run it again alone",
+    "stopped": "it was stopped before the end; run it again",
+}
+#: What made an interval wide, and what helps.
+_CAUSES = (
+    ("others_cores", _BUSY, "other programs used {:.1f} cores: close them"),
+    ("stolen", _STOLEN, "the host gave time to other guests: measure at another time"),
+    ("throttled", _THROTTLED, "a quota stopped this process: use fewer threads"),
+)
 #: How much the ratio in first, longer lives may differ from that in later ones.
 _CHANGED = 1.2
 
 
-class Quantity(NamedTuple):
-    """How a quantity is said: two verdicts, a sentence, a unit."""
-
-    above: str
-    below: str
-    sentence: str
-    unit: str
-
-
+#: How a ratio of each quantity is said, and what its unit is called.
 QUANTITIES = {
-    SPEED: Quantity(
-        "faster", "slower", "{a} is {ratio} as fast as {b}", "items per second"
-    ),
-    "run_seconds": Quantity(
-        "more", "less", "{a} takes {ratio} the time of {b}", "seconds per run"
-    ),
-    SETUP: Quantity(
-        "more", "less", "{a} takes {ratio} the set-up time of {b}", "seconds of set-up"
-    ),
-    MEMORY: Quantity(
-        "more", "less", "{a} adds {ratio} the memory of {b}", "bytes of peak memory"
-    ),
+    SPEED: ("is {} as fast as", "items per second"),
+    "run_seconds": ("takes {} the time of", "seconds per run"),
+    SETUP: ("takes {} the set-up time of", "seconds of set-up"),
+    MEMORY: ("adds {} the memory of", "bytes of peak memory"),
 }
 
 
 def unit_of(of: str) -> str:
     """Return a quantity's unit in words; a metric is its own."""
-    return QUANTITIES[of].unit if of in QUANTITIES else of
+    return QUANTITIES[of][1] if of in QUANTITIES else of
 
 
 @dataclass(frozen=True)
@@ -146,37 +140,51 @@ def compare_trials(
     blocks where rare slow steps make a difference. Whole runs, set-ups, memory:
     Student's t over turns, on the log scale. Metrics: Student's t over differences.
     """
-    if of not in QUANTITIES:
-        return _difference(baseline, variant, of, within or 0.0, confidence)
+    trials = baseline, variant
     if of == SPEED and not baseline.whole_runs:
-        return _compare_rates(baseline, variant, confidence)
-    pairs = _pair(baseline, variant, of)
+        return _compare_rates(trials, confidence)
+    a, b = read_values(baseline, of), read_values(variant, of)
+    pairs = [(a[t], b[t]) for t in sorted(a.keys() & b.keys()) if t != COLD]
     if not pairs:
         return _unknown("nothing was measured in both; run it again for longer")
-    if any(not (a > 0 and b > 0) for a, b in pairs):
+    if of not in QUANTITIES:
+        estimate = stats.student_interval([y - x for x, y in pairs], confidence)
+        return _judge_difference(estimate, of, within or 0.0)
+    if not all(x > 0 and y > 0 for x, y in pairs):
         return _unknown(
             f"{of} is zero in at least one run, so there is no ratio; compare "
             "experiments that add some"
         )
-    logs = [math.log(b / a) for a, b in pairs]
-    estimate = stats.student_interval(logs, confidence)
-    return _conclude((baseline, variant), of, estimate)
+    estimate = stats.student_interval([math.log(y / x) for x, y in pairs], confidence)
+    return _conclude(trials, of, estimate)
 
 
-def _compare_rates(baseline: Trial, variant: Trial, confidence: float) -> Ratio:
+def _unknown(reason: str) -> Ratio:
+    return Ratio(math.nan, math.nan, math.nan, "cannot tell", reason)
+
+
+def _judge_difference(estimate: Estimate, metric: str, within: float) -> Ratio:
+    """Return a metric's difference with its verdict."""
+    reason = f"the interval is wider than ±{within:g}; ask for more repeats"
+    if any(map(math.isnan, estimate)):
+        reason = f"{metric} has no interval here: it needs two runs or more with values"
+    verdict = stats.judge_difference(estimate.low, estimate.high, within)
+    reason = reason if verdict == "cannot tell" else ""
+    return Ratio(*estimate, verdict, reason, metric)
+
+
+def _compare_rates(trials: tuple[Trial, Trial], confidence: float) -> Ratio:
     """Compute the ratio of rates; a first life may tell another story."""
-    trials = (baseline, variant)
     estimate, typical, note = _estimate_rates(*trials, confidence)
     change, reach = _find_change(*trials, estimate, typical)
     if change and _judge(reach, SPEED)[0] == "cannot tell":
-        doubt = (
-            f"{change}: its speed changes on the way, or starts leave something "
-            "behind; compare whole runs (seconds=None), or measure much longer"
+        change += (
+            ": its speed changes on the way, or starts leave something behind; compare "
+            "whole runs (seconds=None), or measure much longer"
         )
-        return _conclude(trials, SPEED, estimate, doubt=doubt)
-    also = f"{change}: a long run may differ" if change else ""
-    note = "; ".join(filter(None, (note, also)))
-    return _conclude(trials, SPEED, estimate, note)
+        return _conclude(trials, SPEED, estimate, doubt=change)
+    notes = [note, f"{change}: a long run may differ"] if change else [note]
+    return _conclude(trials, SPEED, estimate, "; ".join(filter(None, notes)))
 
 
 def _conclude(
@@ -199,11 +207,13 @@ def _conclude(
 def _judge(estimate: Estimate, of: str) -> tuple[str, str]:
     """Return the verdict on a ratio's interval, and why there is none."""
     low, high = math.exp(estimate.low), math.exp(estimate.high)
-    if math.isnan(low) or math.isnan(high):
-        reason = "one pair has no interval; ask for more seconds or repeats"
-        return "cannot tell", reason
-    above, below, *_ = QUANTITIES[of]
-    verdict = stats.judge_ratio(low, high, above=above, below=below)
+    if math.isnan(low):
+        return (
+            "cannot tell",
+            "one pair has no interval; ask for more seconds or repeats",
+        )
+    words = {} if of == SPEED else {"above": "more", "below": "less"}
+    verdict = stats.judge_ratio(low, high, **words)
     if verdict != "cannot tell":
         return verdict, ""
     if low > 1 or high < 1:
@@ -212,16 +222,12 @@ def _judge(estimate: Estimate, of: str) -> tuple[str, str]:
             "(seconds=…) if that matters"
         )
     # An interval shrinks with the square root of time.
-    width = math.log(high / low)
-    longer = max(2, math.ceil((width / (2 * math.log(stats.SAME))) ** 2))
+    width = math.log(high / low) / (2 * math.log(stats.SAME))
+    longer = max(2, math.ceil(width**2))
     advice = "quiet the machine, or look for what changes from step to step"
     if longer <= 50:
         advice = f"measure about {longer} times as long (seconds=…)"
     return verdict, f"the interval holds both a gain and a loss; {advice}"
-
-
-def _unknown(reason: str) -> Ratio:
-    return Ratio(math.nan, math.nan, math.nan, "cannot tell", reason)
 
 
 def _estimate_rates(
@@ -239,14 +245,14 @@ def _estimate_rates(
         for group in groups
     ]
     total = [statistics.fmean(logs[turn][1] for turn in group) for group in groups]
-    by_block = stats.student_interval(typical, confidence)
-    by_total = stats.student_interval(total, confidence)
     gaps = [t - m for t, m in zip(total, typical, strict=True)]
-    gap = stats.student_interval(gaps, confidence)
+    by_block, by_total, gap = (
+        stats.student_interval(each, confidence) for each in (typical, total, gaps)
+    )
     if not abs(gap.value) > math.log(stats.SAME):
         return by_block, by_block, note if logs else ""
-    alone = f"the typical step alone would give {math.exp(by_block.value):.3g} ×"
     if gap.low > 0 or gap.high < 0:
+        alone = f"the typical step alone would give {math.exp(by_block.value):.3g} ×"
         return by_total, by_block, f"rare slow steps decide it: {alone}"
     # A stumble of the machine, or steps that are slow so seldom that few were seen.
     low, high = min(by_block.low, by_total.low), max(by_block.high, by_total.high)
@@ -261,41 +267,18 @@ def _read_turns(
 
     A life that was led alone has no neighbour: there it is the ratio of totals.
     """
-    partners, found = {life.turn: life for life in baseline.lives}, {}
+    partners, found = {life.turn: life for life in baseline.lives if life.blocks}, {}
     for b in variant.lives:
-        a = partners.get(b.turn)
-        if b.turn != COLD and a is not None and a.blocks and b.blocks:
-            total = math.log(rate(b) / rate(a))
-            found[b.turn] = _neighbours(a, b) if b.beside else [total], total
+        if b.turn == COLD or not b.blocks or b.turn not in partners:
+            continue
+        a = partners[b.turn]
+        total = math.log(rate(b) / rate(a))
+        near = [
+            math.log(second.items / second.seconds * first.seconds / first.items)
+            for first, second in zip(a.blocks, b.blocks, strict=False)
+        ]
+        found[b.turn] = near if b.beside else [total], total
     return found
-
-
-def _neighbours(a: Life, b: Life) -> list[float]:
-    return [
-        math.log(second.items / second.seconds * first.seconds / first.items)
-        for first, second in zip(a.blocks, b.blocks, strict=False)
-    ]
-
-
-def _pair(baseline: Trial, variant: Trial, of: str) -> list[tuple[float, float]]:
-    """Return (baseline, variant) of the quantity, turn by turn."""
-    a, b = read_values(baseline, of), read_values(variant, of)
-    return [(a[t], b[t]) for t in sorted(a.keys() & b.keys()) if t != COLD]
-
-
-def _difference(
-    baseline: Trial, variant: Trial, metric: str, within: float, confidence: float
-) -> Ratio:
-    differences = [b - a for a, b in _pair(baseline, variant, metric)]
-    if not differences:
-        return _unknown("nothing was measured in both; run it again")
-    value, low, high = stats.student_interval(differences, confidence)
-    if any(map(math.isnan, (value, low, high))):
-        reason = f"{metric} has no interval here: it needs two runs or more with values"
-        return Ratio(value, low, high, "cannot tell", reason, unit=metric)
-    verdict = stats.judge_difference(low, high, within)
-    wide = f"the interval is wider than ±{within:g}; ask for more repeats"
-    return Ratio(value, low, high, verdict, wide * (verdict == "cannot tell"), metric)
 
 
 # Why there is no verdict
@@ -303,33 +286,27 @@ def _difference(
 
 def find_doubt(trial: Trial, of: str) -> str:
     """Return why no verdict may rest on this trial, or nothing."""
-    if trial.outcome == "disturbed":
-        return "other cells ran meanwhile; run it again alone"
-    if trial.outcome == "stopped":
-        return "it was stopped before the end; run it again"
+    if trial.outcome in _BROKEN:
+        return _BROKEN[trial.outcome]
     if of != SPEED or trial.whole_runs:
         return ""
     if trial.outcome == "not settled":
-        return (
-            f"{trial.heading()} never settled: its speed still changed when warm-up "
-            "ended; measure longer"
-        )
+        return f"{trial.heading()} never settled, its speed changed; measure longer"
     seen = defaultdict(float, {"cores_per_thread": 1.0} | trial.conditions)
     several = seen["cores_per_thread"] > _SEVERAL
     if several and seen["others_cores"] > _BUSY and seen["waiting"] > _WAITING:
-        busy = f"other programs used {seen['others_cores']:.1f} cores while several"
-        if any(block.rank_seconds for block in trial.blocks):
-            return f"{busy} ranks were measured, which wait for each other; close them"
-        return (
-            f"{busy} threads were measured; close them, or set torch.set_num_threads(1)"
+        who = (
+            "ranks" if any(block.rank_seconds for block in trial.blocks) else "threads"
         )
+        advice = ", or set torch.set_num_threads(1)" * (who == "threads")
+        busy = f"other programs used {seen['others_cores']:.1f} cores"
+        return f"{busy} while several {who} were measured; close them{advice}"
     walls = [b.wall_seconds for x in trial.lives if x.turn != COLD for b in x.blocks]
     short = min(walls, default=math.inf) < _SHORT_BLOCK_SECONDS
     if short and seen["throttled"] > _THROTTLED:
         return (
-            f"a quota stopped this process {seen['throttled']:.0%} of the time, and "
-            "blocks are too short to tell whom it hit; use fewer threads or workers, "
-            "or run it again"
+            f"a quota stopped this process {seen['throttled']:.0%} of the time, in "
+            "blocks too short to tell whom it hit; use fewer threads or workers"
         )
     return ""
 
@@ -351,26 +328,20 @@ def _find_change(
     pairs = len([life for life in variant.lives if life.turn != COLD]) / 2
     basis = typical if log_ratio.value == typical.value else log_ratio
     # One life beside the mean of so many pairs of lives.
-    most = limit = max(
-        math.log(_CHANGED), (basis.high - basis.value) * math.sqrt(2 * (pairs + 1))
-    )
-    low, high, message = log_ratio.low, log_ratio.high, ""
+    scatter = (basis.high - basis.value) * math.sqrt(2 * (pairs + 1))
+    limit = max(math.log(_CHANGED), scatter)
+    ends, told = [log_ratio.low, log_ratio.high], [(limit, "")]
     for part, expected in enumerate((log_ratio.value, typical.value)):
         (early_a, later_a), (early_b, later_b) = lives[0][part], lives[1][part]
         off = math.log(early_b / early_a) - expected
-        if abs(off) <= limit:
-            continue
-        low = min(low, log_ratio.low + 2 * off)
-        high = max(high, log_ratio.high + 2 * off)
-        if abs(off) > most:
-            most = abs(off)
+        if abs(off) > limit:
+            ends += [log_ratio.low + 2 * off, log_ratio.high + 2 * off]
             changes = (early_a / later_a, baseline), (early_b / later_b, variant)
             change, trial = max(changes, key=lambda pair: abs(math.log(pair[0])))
-            message = (
-                f"{trial.heading()} ran {change:.2g} × as fast in "
-                f"{'the end of ' * part}its first, longer life as in later ones"
-            )
-    return message, Estimate(log_ratio.value, low, high)
+            where = "the end of " * part + "its first, longer life"
+            said = f"ran {change:.2g} × as fast in {where} as in later ones"
+            told.append((abs(off), f"{trial.heading()} {said}"))
+    return max(told)[1], Estimate(log_ratio.value, min(ends), max(ends))
 
 
 def _read_lives(trial: Trial) -> list[tuple[float, float]]:
@@ -383,23 +354,16 @@ def _read_lives(trial: Trial) -> list[tuple[float, float]]:
     later = [b for x in trial.lives if x.turn != COLD for b in x.blocks]
     if not first or not later:
         return []
-    late = first[-max(1, len(first) // 3) :]
     whole = rate(Life(0, blocks=first)), rate(Life(0, blocks=later))
-    return [whole, (_typical(late), _typical(later))]
-
-
-def _typical(blocks: Sequence[Block]) -> float:
-    return statistics.median(block.items / block.seconds for block in blocks)
+    parts = first[-max(1, len(first) // 3) :], later
+    late, usual = (statistics.median(b.items / b.seconds for b in x) for x in parts)
+    return [whole, (late, usual)]
 
 
 def explain_width(trials: Sequence[Trial]) -> str:
     """Return what made an interval wide and what helps, as far as it was seen."""
-    names = ("others_cores", "stolen", "throttled")
-    seen = {n: max(trial.conditions.get(n, 0.0) for trial in trials) for n in names}
-    if seen["others_cores"] > _BUSY:
-        return f"other programs used {seen['others_cores']:.1f} cores: close them"
-    if seen["stolen"] > _STOLEN:
-        return "the host gave time to other guests: measure at another time"
-    if seen["throttled"] > _THROTTLED:
-        return "a quota stopped this process now and then: use fewer threads or workers"
+    for name, limit, said in _CAUSES:
+        seen = max(trial.conditions.get(name, 0.0) for trial in trials)
+        if seen > limit:
+            return said.format(seen)
     return ""

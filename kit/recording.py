@@ -23,7 +23,7 @@ from kit.comparison import Comparison
 from kit.figures import format_value
 from kit.life import Block, Life
 from kit.machine import Machine, this_machine
-from kit.trial import JOURNAL, Trial
+from kit.trial import Trial
 from kit.variant import Variant
 
 #: What is written, and the only one that is read.
@@ -34,7 +34,7 @@ _TRIAL = {f.name for f in dataclasses.fields(Trial)} - {"machine", "lives"}
 _LIFE = ("turn", "setup_seconds", "memory_bytes", "settled", "beside", "metrics")
 _BLOCK = ("seconds", "wall_seconds", "items", "steps")
 _BLOCK += ("excluded_seconds", "rank_seconds")
-_NAME_A_FILE = "Name a file that kit.save() or tutorials/scripts/record.py wrote."
+_AGAIN = "Name a file that kit.save() or tutorials/scripts/record.py wrote, as it was."
 _EARLIER = "Recorded with an earlier version of the experiment."
 
 
@@ -63,50 +63,41 @@ def save(trials: Iterable[Trial], path: str | os.PathLike[str]) -> None:
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
     """Write a recording to a JSON file, whole or not at all."""
-    trials, machines = recording.trials, []
-    for trial in trials:
+    machines: list[dict[str, Any]] = []
+    rows = []
+    for trial in recording.trials:
         if (machine := trial.machine.to_dict()) not in machines:
             machines.append(machine)
-    numbers = {id(trial): number for number, trial in enumerate(trials)}
-    content = {
-        "format": FORMAT,
-        "machines": machines,
-        "trials": [
-            {
-                **_write_fields(trial, sorted(_TRIAL)),
-                "lives": [_write_life(life) for life in trial.lives],
-                "machine": machines.index(trial.machine.to_dict()),
-            }
-            for trial in trials
-        ],
-        "comparisons": [
-            {
-                **_write_fields(comparison, ("of", "within", "labels")),
-                "trials": [numbers[id(trial)] for trial in comparison.trials],
-            }
-            for comparison in recording.comparisons
-        ],
-        "claims": recording.claims,
-    }
-    text = _lay_out({**content, "checksum": compute_checksum(content)})
+        row = {name: getattr(trial, name) for name in sorted(_TRIAL)}
+        lives = [_write_life(life) for life in trial.lives]
+        rows.append({**row, "lives": lives, "machine": machines.index(machine)})
+    numbers = {id(trial): number for number, trial in enumerate(recording.trials)}
+    comparisons = [
+        {name: getattr(comparison, name) for name in ("of", "within", "labels")}
+        | {"trials": [numbers[id(trial)] for trial in comparison.trials]}
+        for comparison in recording.comparisons
+    ]
+    content = {"format": FORMAT, "machines": machines, "trials": rows}
+    content |= {"comparisons": comparisons, "claims": recording.claims}
+    content = _plain(content)
+    content["checksum"] = compute_checksum(content)
+    # One life a line, so that a change can be seen in a diff. Within a text, quotation
+    # marks are escaped: what is replaced is none.
+    text = json.dumps(content, allow_nan=False)
+    text = text.replace('}, {"', '},\n{"').replace(': [{"', ': [\n{"') + "\n"
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         replace_text(Path(path), text)
     except OSError as error:
         raise RecordingError(
-            f"{path}: cannot be written ({error.strerror or error}).\n"
-            "Choose a folder that you may write to, with room left; nothing was "
-            "changed."
+            f"{path}: cannot be written ({error}); nothing was changed.\n"
+            "Choose a folder that you may write to, with room left."
         ) from error
-
-
-def _write_fields(owner: object, names: Iterable[str]) -> dict[str, Any]:
-    return {name: _plain(getattr(owner, name)) for name in names}
 
 
 def _write_life(life: Life) -> dict[str, Any]:
     rows = [[getattr(block, name) for name in _BLOCK] for block in life.blocks]
-    return {**_write_fields(life, _LIFE), "blocks": rows}
+    return {**{name: getattr(life, name) for name in _LIFE}, "blocks": rows}
 
 
 def _plain(value: Any) -> Any:
@@ -118,21 +109,12 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
-    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
+    if getattr(value, "ndim", 1) == 0:  # a number of NumPy's or PyTorch's
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else {"float": repr(value)}
     simple = isinstance(value, (str, int, float, type(None)))
     return value if simple else format_value(value, 1000)
-
-
-def _lay_out(content: Mapping[str, Any]) -> str:
-    """Return JSON with one life a line, so that a change can be seen in a diff.
-
-    Within a text, quotation marks are escaped: what is replaced is none.
-    """
-    text = json.dumps(content, allow_nan=False)
-    return text.replace('}, {"', '},\n{"').replace(': [{"', ': [\n{"') + "\n"
 
 
 def compute_checksum(content: Mapping[str, Any]) -> str:
@@ -155,29 +137,6 @@ def replace_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-def write_journal(path: str | os.PathLike[str]) -> None:
-    """Write all that was measured and claimed in this process to a JSON file.
-
-    What was stopped is left out: readers would take it for the whole measurement.
-    """
-    entries: list[Any] = [entry for entry in JOURNAL if not _was_stopped(entry)]
-    trials = [entry for entry in entries if isinstance(entry, Trial)]
-    comparisons = [entry for entry in entries if isinstance(entry, Comparison)]
-    claims = [
-        {**claim.to_dict(), "comparison": number, "label": label}
-        for claim in entries
-        for number, comparison in enumerate(comparisons)
-        for label, ratio in comparison.ratios.items()
-        if hasattr(claim, "to_dict") and claim.ratio is ratio
-    ]
-    write(Recording(trials, comparisons, claims), path)
-
-
-def _was_stopped(entry: Any) -> bool:
-    trials = [entry] if isinstance(entry, Trial) else getattr(entry, "trials", [])
-    return any(trial.outcome == "stopped" for trial in trials)
 
 
 # Reading
@@ -209,23 +168,14 @@ def _read_content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RecordingError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).\n"
-            f"{_NAME_A_FILE} If it was cut off, record it again."
-        ) from error
+        raise RecordingError(f"{path}: cannot be read ({error}).\n{_AGAIN}") from error
     if not isinstance(content, dict) or "format" not in content:
-        said = f"has no format, so this is not a recording.\n{_NAME_A_FILE}"
+        said = f"has no format, so this is not a recording.\n{_AGAIN}"
     elif content["format"] != FORMAT:
-        said = (
-            f"its format is {content['format']!r}, and this version of the kit reads "
-            f"{FORMAT}.\nUpdate the kit, which may be older than the file, or record "
-            "it again."
-        )
+        said = f"its format is {content['format']!r}, and this kit reads {FORMAT}.\n"
+        said += "Update the kit, which may be older than the file, or record it again."
     elif content.get("checksum") != compute_checksum(content):
-        said = (
-            "its checksum does not match, so it was changed after recording.\n"
-            "Record it again, or take the file as it was."
-        )
+        said = f"its checksum does not match, so it was changed since.\n{_AGAIN}"
     else:
         return content
     raise RecordingError(f"{path}: {said}")
@@ -281,8 +231,6 @@ def recorded(
             'Write it as "00_start_here/train".'
         )
     where = Path(folder) if folder is not None else _nearest_folder()
-    if where is None:
-        return []
     definitions = notebook_definitions(where.parent / f"{chapter}.ipynb")
     found = []
     for trial in itertools.chain.from_iterable(map(load, _newest(where, chapter))):
@@ -300,29 +248,26 @@ def find_recorded(variants: Sequence[Variant]) -> list[tuple[int, Trial]]:
     recordings, whichever the chapter; of equal knobs, the latest trial. An experiment
     that has changed since has none. Files that cannot be read are left out.
     """
-    where, here = _nearest_folder(), this_machine().name
-    wanted = [
-        (v.experiment.name, _value(_plain(dict(v.knobs))), _definitions(v.source))
-        for v in variants
-    ]
-    found: dict[tuple[str, int], Trial] = {}
-    for path in _newest(where, "*") if where else ():
+    here, trials = this_machine().name, []
+    for path in _newest(_nearest_folder(), "*"):
         with contextlib.suppress(RecordingError):
-            for trial, (n, (name, knobs, definitions)) in itertools.product(
-                load(path), enumerate(wanted)
-            ):
-                same = trial.experiment == name and knobs.items() <= trial.knobs.items()
-                if same and is_current(trial.source, definitions):
-                    found[trial.machine.name, n] = trial
-    return [(n, trial) for (machine, n), trial in found.items() if machine != here]
+            trials += [trial for trial in load(path) if trial.machine.name != here]
+    found: dict[tuple[str, int], Trial] = {}
+    for trial, (n, variant) in itertools.product(trials, enumerate(variants)):
+        if trial.experiment == variant.experiment.name:
+            knobs = _value(_plain(dict(variant.knobs)))
+            same = knobs.items() <= trial.knobs.items()
+            if same and is_current(trial.source, _definitions(variant.source)):
+                found[trial.machine.name, n] = trial
+    return [(n, trial) for (_, n), trial in found.items()]
 
 
-def _nearest_folder() -> Path | None:
+def _nearest_folder() -> Path:
     """Return the nearest `tutorials/recordings` or `recordings`, going upward."""
     names = "tutorials/recordings", "recordings"
     parents = (Path.cwd(), *Path.cwd().parents)
     places = (parent / name for parent in parents for name in names)
-    return next(filter(Path.is_dir, places), None)
+    return next(filter(Path.is_dir, places), Path("recordings"))
 
 
 def _newest(folder: Path, chapter: str) -> Iterable[Path]:

@@ -12,10 +12,25 @@ import functools
 import gc
 import operator
 import random
-import sys
+import threading
+import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
+from kit import clock, system
+
+#: How functions of `torch` read and set something.
+_FUNCTIONS = {
+    "threads": ("get_num_threads", "set_num_threads"),
+    "default dtype": ("get_default_dtype", "set_default_dtype"),
+    "deterministic": ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),
+    "precision": ("get_float32_matmul_precision", "set_float32_matmul_precision"),
+    "grad": ("is_grad_enabled", "set_grad_enabled"),
+    "autocast cache": ("is_autocast_cache_enabled", "set_autocast_cache_enabled"),
+}
+for _name in ("flash", "mem_efficient", "math", "cudnn"):
+    _pair = f"backends.cuda.{_name}_sdp_enabled", f"backends.cuda.enable_{_name}_sdp"
+    _FUNCTIONS[f"{_name} attention"] = _pair
 #: Flags below `torch.backends` that change what a step computes or which kernel it
 #: takes. The general precision comes before those that inherit it.
 _FLAGS = (
@@ -27,54 +42,41 @@ _FLAGS = (
     *("mkldnn.enabled", "mkldnn.deterministic", "mkldnn.matmul.fp32_precision"),
     *("mkldnn.conv.fp32_precision", "mkldnn.rnn.fp32_precision", "opt_einsum.enabled"),
 )
-_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+
+#: Threads that belong to all: the kit's own, and those that compile for PyTorch.
+_COMMON_THREADS = ("kit ", "InductorSubproc")
+
+#: So many tensors, each of at most so many bytes, shift the addresses of a life.
+_SHIFTS, _LARGEST_SHIFT = 4, 12_000_000
 
 #: Each setting's value by its name.
 Settings = dict[str, object]
 Random = dict[str, Any]
+_Pairs = dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]
 
 
 @functools.cache
-def _list_settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+def _list_settings() -> _Pairs:
     """Return how each setting is read and set."""
     import torch
 
-    def flag(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-        room, _, name = f"backends.{path}".rpartition(".")
-        owner = operator.attrgetter(room)(torch)
-        return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
-
-    found = {
-        "threads": (torch.get_num_threads, torch.set_num_threads),
-        "default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-        "default device": (torch.get_default_device, _set_default_device),
-        "deterministic": (
-            torch.get_deterministic_debug_mode,
-            torch.set_deterministic_debug_mode,
-        ),
-        "matmul precision": (
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-        ),
-        **{path: flag(path) for path in _FLAGS},
-        **{
-            f"{kernel} attention": (
-                getattr(torch.backends.cuda, f"{kernel}_sdp_enabled"),
-                getattr(torch.backends.cuda, f"enable_{kernel}_sdp"),
-            )
-            for kernel in _KERNELS
-        },
-        "inference": (torch.is_inference_mode_enabled, _cannot_be_set),
-        "grad": (torch.is_grad_enabled, torch.set_grad_enabled),
-        "autocast": (_read_autocast, _set_autocast),
-        "autocast cache": (
-            torch.is_autocast_cache_enabled,
-            torch.set_autocast_cache_enabled,
-        ),
-        "autocast depth": (_read_depth, _set_depth),
-        "garbage collection": (gc.isenabled, _set_garbage_collection),
-    }
+    find, call = operator.attrgetter, functools.partial
+    found: _Pairs = {name: find(*pair)(torch) for name, pair in _FUNCTIONS.items()}
+    for path in _FLAGS:
+        room, _, flag = f"backends.{path}".rpartition(".")
+        owner = find(room)(torch)
+        found[path] = call(getattr, owner, flag), call(setattr, owner, flag)
+    is_on, set_on = torch.is_autocast_enabled, torch.set_autocast_enabled
+    dtype, set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
+    for device in _AUTOCAST_DEVICES:
+        found[f"autocast {device}"] = call(is_on, device), call(set_on, device)
+        found[f"{device} dtype"] = call(dtype, device), call(set_dtype, device)
+    found["autocast depth"] = _read_depth, _set_depth
+    found["default device"] = torch.get_default_device, _set_default_device
+    # Inference mode ends with the `with` that it belongs to.
+    found["inference"] = torch.is_inference_mode_enabled, lambda _: None
+    found["collection"] = gc.isenabled, lambda on: gc.enable() if on else gc.disable()
     return {name: pair for name, pair in found.items() if _read(pair[0]) is not None}
 
 
@@ -84,6 +86,29 @@ def _read(getter: Callable[[], Any]) -> Any:
         return getter()
     except (AttributeError, RuntimeError):
         return None
+
+
+def _set_default_device(device: Any) -> None:
+    import torch
+
+    # A default that is set, even to the usual one, makes every call slower.
+    torch.set_default_device(None if device.type == "cpu" else device)
+
+
+def _read_depth() -> int:
+    import torch
+
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
+def _set_depth(depth: int) -> None:
+    import torch
+
+    while torch.autocast_increment_nesting() <= depth:
+        pass
+    while torch.autocast_decrement_nesting() > depth:
+        pass
 
 
 def capture() -> Settings:
@@ -123,54 +148,6 @@ def take_over(settings: Settings) -> None:
     torch.set_num_threads(torch.get_num_threads())
 
 
-def _set_default_device(device: Any) -> None:
-    import torch
-
-    # A default that is set, even to the usual one, makes every call slower.
-    torch.set_default_device(None if device.type == "cpu" else device)
-
-
-def _read_autocast() -> tuple[tuple[bool, object], ...]:
-    import torch
-
-    return tuple(
-        (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-        for device in _AUTOCAST_DEVICES
-    )
-
-
-def _set_autocast(values: Iterable[tuple[bool, Any]]) -> None:
-    import torch
-
-    for device, (enabled, dtype) in zip(_AUTOCAST_DEVICES, values, strict=True):
-        torch.set_autocast_enabled(device, enabled)
-        torch.set_autocast_dtype(device, dtype)
-
-
-def _read_depth() -> int:
-    import torch
-
-    torch.autocast_increment_nesting()
-    return int(torch.autocast_decrement_nesting())
-
-
-def _set_depth(depth: int) -> None:
-    import torch
-
-    for _ in range(_read_depth(), depth):
-        torch.autocast_increment_nesting()
-    for _ in range(depth, _read_depth()):
-        torch.autocast_decrement_nesting()
-
-
-def _cannot_be_set(value: object) -> None:
-    """Do nothing: this one ends with the `with` that it belongs to."""
-
-
-def _set_garbage_collection(enabled: bool) -> None:
-    (gc.enable if enabled else gc.disable)()
-
-
 # Random numbers
 
 
@@ -196,23 +173,72 @@ def restore_random(states: Random) -> None:
             set_to(states[name])
 
 
-def _list_generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+def _list_generators() -> _Pairs:
+    import numpy
     import torch
 
-    found: dict[str, tuple[Any, Any]] = {
+    found: _Pairs = {
         "python": (random.getstate, random.setstate),
+        "numpy": (numpy.random.get_state, numpy.random.set_state),
         "cpu": (torch.get_rng_state, torch.set_rng_state),
     }
-    if "numpy" in sys.modules:
-        numpy = sys.modules["numpy"].random
-        found["numpy"] = numpy.get_state, numpy.set_state
-    for name in ("cuda", "xpu"):
-        module = getattr(torch, name)
-        if module.is_initialized():
-            found[name] = module.get_rng_state_all, module.set_rng_state_all
-    if torch.backends.mps.is_available():
-        found["mps"] = torch.mps.get_rng_state, torch.mps.set_rng_state
+    if clock.find_initialised():
+        module, names = torch.get_device_module(), ["get_rng_state", "set_rng_state"]
+        if hasattr(module, "get_rng_state_all"):
+            names = [f"{name}_all" for name in names]
+        found["accelerator"] = operator.attrgetter(*names)(module)
     return found
+
+
+# What is there before a start
+
+
+class Outside:
+    """What a start finds: settings, random states, threads and child processes.
+
+    Beside another start, the settings are those that were there before both. As long as
+    it is kept, memory is taken: in one process the same code finds the same memory in
+    every life, and how that suits the caches would become the verdict. The sizes come
+    from the system: a reader's seeds, and the order of their random numbers, have
+    nothing to do with it.
+    """
+
+    def __init__(self, beside: Outside | None = None) -> None:
+        import torch
+
+        self.settings = beside.settings if beside else capture()
+        self.random = capture_random()
+        self._threads = set(threading.enumerate())
+        others = self._threads - {threading.current_thread()}
+        self._besides = {thread.native_id or 0 for thread in others}
+        self._children = system.find_children(self._besides)
+        draw = random.SystemRandom().randint
+        sizes = [draw(1, _LARGEST_SHIFT) for _ in range(_SHIFTS)]
+        self._shifts = [torch.ones(n, dtype=torch.uint8, device="cpu") for n in sizes]
+
+    def find_children(self) -> dict[int, str]:
+        """Return the names of child processes that this thread has started since."""
+        new = system.find_children(self._besides) - self._children
+        return {pid: system.name_process(pid) for pid in new}
+
+    def has_company(self) -> bool:
+        """Return whether there are new children or threads that are not common."""
+        new = set(threading.enumerate()) - self._threads
+        # A thread of C++ that has run Python is a dummy.
+        own = [x for x in new if not isinstance(x, threading._DummyThread)]
+        alive = any(not thread.name.startswith(_COMMON_THREADS) for thread in own)
+        return alive or bool(self.find_children())
+
+
+def let_go(error: BaseException | None) -> None:
+    """Clear the frames behind an error: they hold its tensors, and loaders' workers.
+
+    Left to the garbage collector, shutting workers down takes seconds; those that are
+    forked later would inherit them.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 # Models, optimizers and the like
@@ -226,138 +252,94 @@ class Shared:
     """
 
     def __init__(self, objects: Iterable[tuple[str, object]]) -> None:
-        self._kept = [kept for name, value in objects if (kept := _keep(name, value))]
-        self.names = [kept.name for kept in self._kept if kept.has_state]
+        from torch import Tensor
+        from torch.utils.data import DataLoader
+
+        self._kept: list[_Kept] = []
+        self._loaders: list[Any] = []
+        for name, value in objects:
+            both = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+            is_trained = isinstance(value, Tensor) and value.requires_grad
+            if isinstance(value, DataLoader):
+                self._loaders += [value] if vars(value).get("_iterator") is None else []
+            elif is_trained or (both and not isinstance(value, type)):
+                self._kept.append(_Kept(name, value))
+        self.names = [each.name for each in self._kept if each.has_state]
 
     def put_back(self) -> bool:
         """Put everything back; return whether something had been changed.
 
         Raises ValueError where more was changed than values.
         """
-        changed = [kept.put_back() for kept in self._kept]
+        for loader in self._loaders:  # its workers end with the start that made them
+            vars(loader)["_iterator"] = None
+        changed = [each.put_back() for each in self._kept]
         return any(changed)
-
-
-def _keep(name: str, value: Any) -> _Kept | None:
-    """Make what remembers an object; None for one without state."""
-    import torch
-
-    if isinstance(value, type):
-        return None
-    if isinstance(value, torch.utils.data.DataLoader):
-        return _Loader(name, value)
-    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
-        return _Kept(name, value)
-    if isinstance(value, torch.Tensor) and value.requires_grad:
-        return _Kept(name, value)
-    return None
 
 
 class _Kept:
     """One object with `state_dict`, or one tensor that is trained, as it was found."""
 
     def __init__(self, name: str, owner: Any) -> None:
-        import torch
-
         self.name, self._owner = name, owner
-        self._is_tensor = isinstance(owner, torch.Tensor)
-        self._layout = _describe_layout(owner)
-        self._state = copy.deepcopy(self._read_state())
-        self._flags = copy.deepcopy(_read_flags(owner))
-        self.has_state = _has_state(self._state)
-
-    def _read_state(self) -> Any:
-        return self._owner.detach() if self._is_tensor else self._owner.state_dict()
+        self._layout, state = _look(owner)
+        self._found = copy.deepcopy(state)
+        self.has_state = not hasattr(owner, "state_dict") or bool(state[0])
 
     def put_back(self) -> bool:
         """Put it back; return whether it had been changed."""
         import torch
 
-        if _describe_layout(self._owner) != self._layout:
+        owner, (layout, state) = self._owner, _look(self._owner)
+        if layout != self._layout:
             raise ValueError(
                 f"changed the layout of {self.name}, which it found and did not make: "
                 "keys, dtype, memory format, hooks, submodules or parameter groups.\n"
                 f"Build {self.name} inside the experiment, before its first `yield`."
             )
-        same_flags = _equal(_read_flags(self._owner), self._flags)
-        same = _equal(self._read_state(), self._state)
-        if not same and self._is_tensor:
+        if _equal(state, self._found):
+            return False
+        values, modes, flags = copy.deepcopy(self._found)
+        if hasattr(owner, "load_state_dict"):
+            owner.load_state_dict(values)
+        else:
             with torch.no_grad():
-                self._owner.copy_(self._state)
-        elif not same:
-            self._owner.load_state_dict(copy.deepcopy(self._state))
-        if not same_flags:
-            _set_flags(self._owner, self._flags)
-        return not (same and same_flags)
+                owner.copy_(values)
+        modules, tensors = _list_parts(owner)
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+        for tensor, (is_trained, grad) in zip(tensors, flags, strict=True):
+            tensor.grad = grad
+            tensor.requires_grad_(is_trained)
+        return True
 
 
-class _Loader(_Kept):
-    """A DataLoader: workers that persist end with the start that made them."""
-
-    has_state = False
-
-    def __init__(self, name: str, loader: Any) -> None:
-        self.name, self._loader = name, loader
-        self._had_workers = vars(loader).get("_iterator") is not None
-
-    def put_back(self) -> bool:
-        if not self._had_workers:
-            vars(self._loader).update(_iterator=None)
-        return False
-
-
-def _list_tensors(owner: Any) -> list[Any]:
-    """Return the tensors of an object that carry flags of their own."""
+def _list_parts(owner: Any) -> tuple[list[Any], list[Any]]:
+    """Return an object's modules, and its tensors that carry flags of their own."""
     import torch
 
     if isinstance(owner, torch.nn.Module):
-        return [*owner.parameters(), *owner.buffers()]
-    return [owner] if isinstance(owner, torch.Tensor) else []
+        return [*owner.modules()], [*owner.parameters(), *owner.buffers()]
+    return [], [owner] if isinstance(owner, torch.Tensor) else []
 
 
-def _describe_layout(owner: Any) -> list[object]:
-    """Return what must not change: it could not be put back in place."""
-    import torch
+def _look(owner: Any) -> tuple[list[object], tuple[Any, list[bool], list[Any]]]:
+    """Return what must not change, and what can be put back in place.
 
-    found: list[object] = [
-        (id(t), t.dtype, t.device, t.shape, t.stride()) for t in _list_tensors(owner)
-    ]
-    if isinstance(owner, torch.nn.Module):
-        for name, module in owner.named_modules():
-            hooks = module._forward_hooks, module._forward_pre_hooks
-            found.append((name, id(module), *map(list, hooks)))
-            found.append([*module._backward_hooks, *module._buffers])
-    elif isinstance(owner, torch.optim.Optimizer):
-        found += [list(map(id, group["params"])) for group in owner.param_groups]
-    return found
-
-
-def _read_flags(owner: Any) -> tuple[list[bool], list[tuple[bool, Any]]]:
-    """Return which modules are in training mode, and each tensor's own flags."""
-    import torch
-
-    is_module = isinstance(owner, torch.nn.Module)
-    training = [module.training for module in owner.modules()] if is_module else []
-    tensors = _list_tensors(owner)
-    return training, [(t.requires_grad, t.grad if t.is_leaf else None) for t in tensors]
-
-
-def _set_flags(owner: Any, flags: tuple[list[bool], list[tuple[bool, Any]]]) -> None:
-    training, tensors = flags
-    for module, mode in zip(owner.modules() if training else [], training, strict=True):
-        module.training = mode
-    for tensor, (wanted, grad) in zip(_list_tensors(owner), tensors, strict=True):
-        tensor.grad = None if grad is None else grad.clone()
-        tensor.requires_grad_(wanted)
-
-
-def _has_state(state: Any) -> bool:
-    """Return whether there is anything in a state but empty containers."""
-    if isinstance(state, Mapping):
-        return any(map(_has_state, state.values()))
-    if isinstance(state, (list, tuple)):
-        return any(map(_has_state, state))
-    return True
+    The latter are values, training modes, and each tensor's own flags.
+    """
+    modules, tensors = _list_parts(owner)
+    layout: list[object] = []
+    for t in tensors:
+        layout += [id(t), t.dtype, t.device, t.shape, t.stride()]
+    for m in modules:
+        hooks = m._forward_hooks, m._forward_pre_hooks, m._backward_hooks
+        layout += [id(m), [*m._buffers], *map(list, hooks)]
+    for group in getattr(owner, "param_groups", ()):  # of an optimizer
+        layout += map(id, group["params"])
+    values = owner.state_dict() if hasattr(owner, "state_dict") else owner.detach()
+    flags = [(t.requires_grad, t.grad if t.is_leaf else None) for t in tensors]
+    return layout, (values, [m.training for m in modules], flags)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -94,11 +94,7 @@ def judge_ratio(
     >>> judge_ratio(1.5, 1.6), judge_ratio(0.99, 1.01), judge_ratio(0.9, 1.3)
     ('faster', 'same', 'cannot tell')
     """
-    if 1 / SAME <= low and high <= SAME:
-        return "same"
-    if low > SAME:
-        return above
-    return below if high < 1 / SAME else "cannot tell"
+    return _judge(low, high, 1 / SAME, SAME, above, below)
 
 
 def judge_difference(low: float, high: float, within: float) -> str:
@@ -107,11 +103,17 @@ def judge_difference(low: float, high: float, within: float) -> str:
     >>> judge_difference(-0.001, 0.002, within=0.01)
     'same'
     """
-    if -within <= low and high <= within:
+    return _judge(low, high, -within, within, "more", "less")
+
+
+def _judge(
+    low: float, high: float, least: float, most: float, above: str, below: str
+) -> str:
+    if least <= low and high <= most:
         return "same"
-    if low > within:
-        return "more"
-    return "less" if high < -within else "cannot tell"
+    if low > most:
+        return above
+    return below if high < least else "cannot tell"
 
 
 def has_rare_slow_steps(items: Sequence[float], seconds: Sequence[float]) -> bool:
@@ -126,3 +128,21 @@ def has_rare_slow_steps(items: Sequence[float], seconds: Sequence[float]) -> boo
         return False
     typical = float(np.median(np.asarray(seconds) / np.asarray(items, dtype=float)))
     return math.fsum(seconds) / math.fsum(items) > SAME * typical
+
+
+def find_agreement(times: Sequence[float], within: float) -> float | None:
+    """Return the time on which the latest windows agree, or None.
+
+    One with one, two with two, or four with four: steps of a loader come in gushes.
+    `within` is how far the logarithms of two means may be apart.
+
+    >>> find_agreement([3.0, 1.0, 1.05], within=0.1)
+    1.05
+    """
+    for count in (1, 2, 4):
+        if len(times) >= 2 * count:
+            now = max(math.fsum(times[-count:]) / count, 1e-12)
+            before = max(math.fsum(times[-2 * count : -count]) / count, 1e-12)
+            if abs(math.log(now / before)) < within:
+                return now
+    return None

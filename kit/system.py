@@ -10,9 +10,9 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -48,7 +48,7 @@ def find_children(besides: Collection[int] = ()) -> set[int]:
         helper = _name_helper(child)
         if not helper:
             found.add(child)
-        if not helper or helper == _FORK_SERVER:
+        if helper in ("", _FORK_SERVER):
             found |= find_descendants(child)
     return find_alive(found)
 
@@ -61,27 +61,20 @@ def find_descendants(pid: int) -> set[int]:
 
 def find_alive(pids: Iterable[int]) -> set[int]:
     """Return those of the processes that still run (zombies do not)."""
-    found = set()
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            if psutil.Process(pid).status() not in ("zombie", "dead"):
-                found.add(pid)
-    return found
+    gone = ("zombie", "dead", None)
+    return {pid for pid in pids if _ask(pid, psutil.Process.status) not in gone}
 
 
 def end(pids: Iterable[int]) -> None:
     """End processes at once, and all that they have started."""
     for pid in pids:
         for each in (*find_descendants(pid), pid):
-            with contextlib.suppress(psutil.Error):
-                psutil.Process(each).kill()
+            _ask(each, psutil.Process.kill)
 
 
 def name_process(pid: int) -> str:
     """Return what a process calls itself, or "process"."""
-    with contextlib.suppress(psutil.Error):
-        return psutil.Process(pid).name()
-    return "process"
+    return _ask(pid, psutil.Process.name) or "process"
 
 
 def read_children_seconds() -> float:
@@ -89,11 +82,15 @@ def read_children_seconds() -> float:
 
     Shared helpers count, and so do those that have ended and were waited for.
     """
-    total = clock.read_ended_seconds()
-    for pid in find_descendants(os.getpid()):
-        with contextlib.suppress(psutil.Error):
-            total += sum(psutil.Process(pid).cpu_times()[:4])  # its ended children's
-    return total
+    times = [_ask(p, psutil.Process.cpu_times) for p in find_descendants(os.getpid())]
+    # The first four are its own and its ended children's.
+    return clock.read_ended_seconds() + sum(sum(each[:4]) for each in times if each)
+
+
+def _ask(pid: int, question: Callable[[psutil.Process], Any]) -> Any:
+    """Return what psutil tells of a process; None where it has ended."""
+    with contextlib.suppress(psutil.Error):
+        return question(psutil.Process(pid))
 
 
 def _has_children() -> bool:
@@ -111,25 +108,20 @@ def _list_children(pid: int, besides: Collection[int] = ()) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            if int(thread) in besides:
-                continue
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                found += map(int, file.read().split())
+            if int(thread) not in besides:
+                with open(f"/proc/{pid}/task/{thread}/children") as file:
+                    found += map(int, file.read().split())
         return found
-    with contextlib.suppress(psutil.Error):
-        return [child.pid for child in psutil.Process(pid).children()]
-    return []
+    return [child.pid for child in _ask(pid, psutil.Process.children) or ()]
 
 
 def _name_helper(pid: int) -> str:
     """Return the name of the shared helper that a child is, or ""."""
-    with contextlib.suppress(psutil.Error):
-        command = psutil.Process(pid).cmdline()
-        # A fork has our own command line, whatever stands there.
-        if command != psutil.Process().cmdline():
-            words = " ".join(command)
-            return next((name for name in _HELPERS if name in words), "")
-    return ""
+    command = _ask(pid, psutil.Process.cmdline) or []
+    # A fork has our own command line, whatever stands there.
+    if command == psutil.Process().cmdline():
+        return ""
+    return next((name for name in _HELPERS if name in " ".join(command)), "")
 
 
 # Memory
@@ -148,11 +140,9 @@ class MemoryWatch:
 
     def __init__(self, *, in_a_hurry: bool = False) -> None:
         self.increase = self._start = self._peak = 0
-        self._in_a_hurry = in_a_hurry
-        self._done = threading.Event()
-        self._thread = threading.Thread(
-            target=self._look, name="kit memory", daemon=True
-        )
+        self._in_a_hurry, self._done = in_a_hurry, threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.name = "kit memory"
 
     def __enter__(self) -> MemoryWatch:
         if not self._in_a_hurry:
@@ -173,10 +163,8 @@ class MemoryWatch:
 
     def rise(self) -> int:
         """Return how far memory is above where it was on entering, at this moment."""
-        device = max(_count_device_bytes("current") - self._device_start, 0)
-        if device or self._in_a_hurry:
-            return device or max(_read_high_water() - self._own_start, 0)
-        return max(proportional_bytes() - self._start, 0)
+        device = _count_device_bytes("current") - self._device_start
+        return device if device > 0 else max(proportional_bytes() - self._start, 0)
 
     def _look(self) -> None:
         # One process is read after the other. Pages that children begin to share
@@ -201,12 +189,9 @@ class MemoryWatch:
 
 def proportional_bytes() -> int:
     """Return the memory of this process and its children, shared pages once."""
-    total = 0
-    for pid in (*find_children(), os.getpid()):
-        with contextlib.suppress(psutil.Error):
-            told = psutil.Process(pid).memory_full_info()
-            total += getattr(told, "pss", told.rss)
-    return total
+    pids = *find_children(), os.getpid()
+    told = [_ask(pid, psutil.Process.memory_full_info) for pid in pids]
+    return sum(getattr(each, "pss", each.rss) for each in told if each)
 
 
 def private_bytes() -> int:
@@ -391,22 +376,16 @@ def find_quota(root: Path) -> tuple[float, str] | None:
 
 
 def find_groups(root: Path, controller: str) -> Iterator[PurePosixPath]:
-    """Yield this process's own control group and those around it, versions 1 and 2."""
-    told = re.findall(r"^\d+:([^:]*):(.*)$", read_text(root, "proc/self/cgroup"), re.M)
-    own = {name: path for names, path in told for name in names.split(",")}
-    mounts = read_text(root, "proc/self/mountinfo") or (
-        "0 0 0 / /sys/fs/cgroup - cgroup2 - -\n"
-        f"0 0 0 / /sys/fs/cgroup/{controller} - cgroup - {controller}"
-    )
-    pattern = r"^\S+ \S+ \S+ (\S+) (\S+) (?:.* )?- (cgroup2?) \S+ (\S+)$"
-    for top, mount_point, kind, options in re.findall(pattern, mounts, re.M):
-        name = "" if kind == "cgroup2" else controller
-        if name and name not in options.split(","):
+    """Yield this process's own control group and those around it, versions 1 and 2.
+
+    In a container the own path may be that of the machine outside. No such folder is
+    there then, and the last one, where the groups are mounted, is the container's own.
+    """
+    told = re.findall(r"^\d+:([^:]*):(/.*)$", read_text(root, "proc/self/cgroup"), re.M)
+    for names, path in told or [("", "/"), (controller, "/")]:
+        if names and controller not in names.split(","):
             continue
-        # In a container the mount's top is part of the path, not of the file system.
-        inside = PurePosixPath(own.get(name) or "/")
-        if ".." in inside.parts or not inside.is_relative_to(top):
-            inside = PurePosixPath(top)
-        inside = inside.relative_to(top)
-        for part in (inside, *inside.parents):
-            yield PurePosixPath(mount_point) / part
+        inside = PurePosixPath("/" if ".." in path else path).relative_to("/")
+        for folder in {names, controller if names else ""}:
+            for part in (inside, *inside.parents):
+                yield PurePosixPath("/sys/fs/cgroup") / folder / part

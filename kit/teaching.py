@@ -20,7 +20,6 @@ HOLDS, FAILS, OPEN = "✓", "✗", "?"
 _EXPECTATIONS = ("faster", "slower", "more", "less", "same")
 #: A guess that is off by at most one of these factors has a point for each of them.
 _FACTORS = (1.1, 1.5, 2.0)
-_SCORES = "guesses.json"
 
 
 class _Told:
@@ -33,6 +32,9 @@ class _Told:
 
     def _repr_html_(self) -> str:
         return figures.html_sentence(*self._tell())
+
+
+# Claims
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,18 +72,14 @@ class Claim(_Told):
         return {name: getattr(self, name) for name in names}
 
     def _tell(self) -> tuple[str, str]:
-        ratio, verdict = self.ratio, self.verdict
-        head = f"{verdict} {self.sentence}"
+        head = f"{self.verdict} {self.sentence}"
         if not self.judged:
             return head, "A smoke run: judged on recordings only."
         bar = "" if self.at_least is None else f", at least {self.at_least:g}"
-        why = self.otherwise if verdict == FAILS else ""
-        if verdict == OPEN and ratio.reason:
-            why = f"{ratio.reason[0].upper()}{ratio.reason[1:]}."
-        return (
-            head,
-            f"Expected {self.expect}{bar}; here {ratio.verdict}, {ratio}. {why}",
-        )
+        found = f"Expected {self.expect}{bar}; here {self.ratio.verdict}, {self.ratio}."
+        reason = self.ratio.reason
+        why = {FAILS: self.otherwise, OPEN: reason and f"Not clear: {reason}."}
+        return head, f"{found} {why.get(self.verdict, '')}"
 
 
 def claim(
@@ -114,6 +112,9 @@ def claim(
     return made
 
 
+# Guesses
+
+
 @dataclass(frozen=True, repr=False)
 class Guess(_Told):
     """What the reader expects before measuring, and after it how far off that was."""
@@ -128,9 +129,7 @@ class Guess(_Told):
     @property
     def factor(self) -> float:
         """Return by which factor it is off, 1 or more; nan where that is undefined."""
-        if not (self.answer and self.measured):
-            return 1.0 if self.answer == self.measured else math.nan
-        off = self.answer / self.measured
+        off = (self.answer or math.nan) / (self.measured or math.nan)
         return max(off, 1 / off) if off > 0 else math.nan
 
     def check(self, result: Comparison | Ratio | float) -> Guess:
@@ -141,23 +140,22 @@ class Guess(_Told):
         """
         ratio = result.ratio if isinstance(result, Comparison) else result
         measured = ratio.value if isinstance(ratio, Ratio) else float(ratio)
-        checked, scores = replace(self, measured=measured), _read_scores()
-        if not (smoke() or self.question in scores or math.isnan(checked.factor)):
-            scores[self.question] = sum(checked.factor <= limit for limit in _FACTORS)
-            _write_scores(scores)
+        checked, points = replace(self, measured=measured), None
+        if not (smoke() or math.isnan(checked.factor)):
+            points = sum(checked.factor <= limit for limit in _FACTORS)
+        scores = _keep_score(self.question, points)
         return replace(checked, points=sum(scores.values()), guesses=len(scores))
 
     def _tell(self) -> tuple[str, str]:
-        guessed = "" if self.answer is None else f"{self.answer:g} {self.unit}"
+        told = "No guess yet: put a number into answer=…"
+        if self.answer is not None:
+            told = f"Your guess: {self.answer:g} {self.unit}"
         if self.measured is None:
-            asked = "No guess yet: put a number into answer=…"
-            return self.question, f"Your guess: {guessed}" if guessed else asked
-        told = "You made no guess."
-        if guessed:
-            off = f"{self.factor:.2f}".replace("nan", "nothing to compare")
-            told = f"You guessed {guessed}, off by a factor of {off}. Your score: "
-            told += f"{self.points} of {3 * self.guesses} points."
-        return f"Measured: {self.measured:.3g} {self.unit}.", told
+            return self.question, told
+        if self.factor > 0:
+            told += f", off by a factor of {self.factor:.2f}"
+        score = f"Your score: {self.points} of {3 * self.guesses} points."
+        return f"Measured: {self.measured:.3g} {self.unit}.", f"{told}. {score}"
 
 
 def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Guess:
@@ -167,30 +165,26 @@ def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Gu
     How many times as fast?
       Your guess: 2 ×
     """
-    number = isinstance(answer, (int, float)) and math.isfinite(answer)
-    if not (number or answer is None):
-        shown = figures.format_value(answer)
-        raise ValueError(
-            f"guess(): answer={shown} is no number; put 1.5, say, or None."
-        )
+    is_number = isinstance(answer, (int, float)) and math.isfinite(answer)
+    if not (is_number or answer is None):
+        raise ValueError(f"guess(): answer={answer!r} is no number; put 1.5, say.")
     return Guess(question, answer, unit)
 
 
-def _read_scores() -> dict[str, int]:
+def _keep_score(question: str, points: int | None) -> dict[str, int]:
+    """Keep a question's first points; return those of all questions so far."""
+    file, scores = data.cache_folder() / "guesses.json", {}
     with contextlib.suppress(OSError, ValueError, TypeError):
-        scores = json.loads((data.cache_folder() / _SCORES).read_text("utf-8"))
-        return {question: int(points) for question, points in dict(scores).items()}
-    return {}
+        scores = dict(json.loads(file.read_text("utf-8")))
+    if points is not None and question not in scores:
+        scores[question] = points
+        with contextlib.suppress(OSError):  # a score is not worth an error
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(scores), "utf-8")
+    return scores
 
 
-def _write_scores(scores: dict[str, int]) -> None:
-    with contextlib.suppress(OSError):  # a score is not worth an error
-        data.cache_folder().mkdir(parents=True, exist_ok=True)
-        (data.cache_folder() / _SCORES).write_text(json.dumps(scores), "utf-8")
-
-
-class NotAttempted(Exception):
-    """Raised by an exercise's check when the reader has not begun."""
+# Exercises
 
 
 @dataclass(frozen=True, repr=False)
@@ -212,31 +206,26 @@ def check(exercise: str, *answers: object) -> ExerciseResult:
 
     `exercise` is "chapter/name", as in "00/one_yield": the function `name` in
     `tutorials/checks/00.py`. It asserts behaviour, and returns what to say on success.
+    An answer that is None was not attempted.
     """
     function = _load_check(exercise)
-    passed, attempted = False, True
+    if any(answer is None for answer in answers):
+        return ExerciseResult(exercise, False, False, "not attempted")
     try:
-        if any(answer is None for answer in answers):
-            raise NotAttempted
-        said = function(*answers) or "done."
-        passed = True
-    except NotAttempted:
-        attempted, said = False, "not attempted"
+        return ExerciseResult(exercise, True, True, function(*answers) or "done.")
     except AssertionError as error:
         said = str(error) or "not yet"
     except Exception as error:
         said = f"it raised {type(error).__name__}: {error}"
-    return ExerciseResult(exercise, passed, attempted, str(said))
+    return ExerciseResult(exercise, False, True, said)
 
 
-def _load_check(exercise: str) -> Callable[..., object]:
+def _load_check(exercise: str) -> Callable[..., str | None]:
     chapter, _, name = exercise.partition("/")
     for folder in (Path.cwd(), *Path.cwd().parents):
-        for checks in (folder / "checks", folder / "tutorials" / "checks"):
-            path = checks / f"{chapter}.py"
-            found = runpy.run_path(str(path)) if path.is_file() else {}
-            if name in found:
-                return found[name]
+        path = folder / "tutorials" / "checks" / f"{chapter}.py"
+        if path.is_file() and name in (found := runpy.run_path(str(path))):
+            return found[name]
     raise ValueError(
         f'check(): there is no exercise {exercise!r}.\nName it as in "00/one_yield" '
         "(chapter/exercise), and run the notebook in tutorials/."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from kit import figures, stats
@@ -16,6 +15,12 @@ from kit.variant import Variant
 JOURNAL: list[object] = []
 #: Quantiles of step time, in percent, and how many single steps they need.
 _QUANTILES, _LEAST_STEPS = (50, 95, 99), 20
+_RARE = "Rare slow steps: the mean is over 2 % above the typical block. They count."
+_OUTCOMES = {
+    "stopped": "Stopped before the end; what was measured until then is kept.",
+    "not settled": "Warm-up did not settle: the speed was still changing. Measure "
+    "longer, or look for what changes from step to step.",
+}
 
 
 @dataclass(frozen=True)
@@ -72,12 +77,14 @@ class Trial:
     def metrics(self) -> dict[str, list[float]]:
         """Each metric as one float per timed step, nan where it was not given."""
         names = dict.fromkeys(name for life in self.lives for name in life.metrics)
-        joined: dict[str, list[float]] = {name: [] for name in names}
-        for life in self.lives:
-            missing = [math.nan] * sum(block.steps for block in life.blocks)
-            for name, column in joined.items():
-                column += life.metrics.get(name, missing)
-        return joined
+        return {
+            name: [
+                value
+                for life in self.lives
+                for value in life.metrics.get(name, [math.nan] * _steps(life.blocks))
+            ]
+            for name in names
+        }
 
     def last_values(self, metric: str) -> list[float]:
         """Return a metric's last value in each life (each run, for whole runs)."""
@@ -91,21 +98,24 @@ class Trial:
         The mean is that of the logarithms. The cold start, which comes before the lives
         of a comparison, counts only where there is no other.
         """
-        return math.exp(self._over_lives(rate).value)
+        return math.exp(self._over_lives("items").value)
 
     @property
     def step_seconds(self) -> float:
         """Seconds per step, the mean over lives as for `items_per_second`."""
-        return math.exp(self._over_lives(_step_seconds).value)
+        return math.exp(-self._over_lives("steps").value)
 
-    def _over_lives(self, read: Callable[[Life], float]) -> stats.Estimate:
-        """Estimate the logarithm of what is read of lives, each being one value.
+    def _over_lives(self, what: str) -> stats.Estimate:
+        """Estimate the logarithm of items or steps a second, each life being one value.
 
         The same code started again is not equally fast, so blocks of one life say
         nothing about the next (Kalibera & Jones 2013, "Rigorous benchmarking in
         reasonable time").
         """
-        return stats.student_interval([_log(read(life)) for life in self.timed_lives])
+        rates = [rate(life, what) for life in self.timed_lives]
+        return stats.student_interval(
+            [math.log(r) if r > 0 else math.nan for r in rates]
+        )
 
     @property
     def timed_lives(self) -> list[Life]:
@@ -124,7 +134,8 @@ class Trial:
             blocks = self.timed_lives[0].blocks
             items, seconds = [b.items for b in blocks], [b.seconds for b in blocks]
             return stats.rate_interval(items, seconds)[1:]
-        return tuple(map(math.exp, self._over_lives(rate)[1:]))  # type: ignore[return-value]
+        _, low, high = self._over_lives("items")
+        return math.exp(low), math.exp(high)
 
     @property
     def step_quantiles(self) -> dict[int, float] | None:
@@ -143,41 +154,35 @@ class Trial:
     @property
     def has_rare_slow_steps(self) -> bool:
         """Whether the mean time per item is over 2 % above the median block's."""
-        return not self.whole_runs and stats.has_rare_slow_steps(
-            self.block_items, self.block_seconds
-        )
+        items, seconds = self.block_items, self.block_seconds
+        return not self.whole_runs and stats.has_rare_slow_steps(items, seconds)
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the report as (name, value, remark)."""
+        write, starts = figures.format_seconds, len(self.lives)
         kind = "runs" if self.whole_runs else "blocks"
-        steps = sum(block.steps for block in self.blocks)
-        counted = f"{steps:,} steps in {len(self.blocks)} {kind}"
+        counted = f"{_steps(self.blocks):,} steps in {len(self.blocks)} {kind}"
         rows = [
             ("items per second", f"{self.items_per_second:,.4g}", self._span()),
-            ("time per step", figures.format_seconds(self.step_seconds), counted),
+            ("time per step", write(self.step_seconds), counted),
         ]
         if known := self.step_quantiles:
             names = " · ".join(f"p{percent}" for percent in known)
-            times = " · ".join(map(figures.format_seconds, known.values()))
+            times = " · ".join(map(write, known.values()))
             rows.append((names, times, "so many % of the steps take no longer"))
-        for name, value, remark in self._times():
-            rows.append((name, figures.format_seconds(value), remark))
+        if self.whole_runs and self.blocks:
+            mean = math.fsum(self.block_seconds) / len(self.blocks)
+            rows.append(("time per run", write(mean), "to its end"))
+        if starts:
+            remark = "the cold start" if starts == 1 else f"cold, first of {starts}"
+            rows.append(("set-up", write(self.setup_seconds[0]), remark))
+        if excluded := self.excluded_seconds:
+            rows.append(("excluded", write(excluded), "time before bare yields"))
         if self.peak_memory_bytes is not None:
             size = figures.format_bytes(self.peak_memory_bytes)
             rows.append(("peak memory", size, "increase during its first start"))
         metrics = self.metrics.items()
         return rows + [(n, f"{v[-1]:.4g}", "last value") for n, v in metrics if v]
-
-    def _times(self) -> Iterator[tuple[str, float, str]]:
-        """Yield the further times of the report: name, seconds, remark."""
-        if self.whole_runs and self.blocks:
-            mean = math.fsum(self.block_seconds) / len(self.blocks)
-            yield "time per run", mean, "to its end"
-        if starts := len(self.lives):
-            remark = "the cold start" if starts == 1 else f"cold, first of {starts}"
-            yield "set-up", self.setup_seconds[0], remark
-        if self.excluded_seconds:
-            yield "excluded", self.excluded_seconds, "time before bare yields"
 
     def _span(self) -> str:
         """Say what the interval of items per second is, and over what."""
@@ -191,20 +196,8 @@ class Trial:
 
     def remarks(self) -> list[str]:
         """Return sentences about what a reader should know before using the numbers."""
-        told = []
-        if self.has_rare_slow_steps:
-            told.append(
-                "Rare slow steps: the mean is over 2 % above the typical block. "
-                "They count."
-            )
-        if self.outcome == "stopped":
-            told.append("Stopped before the end; what was measured until then is kept.")
-        if self.outcome == "not settled":
-            told.append(
-                "Warm-up did not settle: the speed was still changing. Measure longer, "
-                "or look for what changes from step to step."
-            )
-        return told + list(self.notes)
+        told = [_RARE] if self.has_rare_slow_steps else []
+        return [*told, *filter(None, [_OUTCOMES.get(self.outcome)]), *self.notes]
 
     def heading(self) -> str:
         """Return experiment and knobs on one line."""
@@ -212,27 +205,22 @@ class Trial:
         return " · ".join([self.experiment, *knobs])
 
     def __repr__(self) -> str:
-        rows = self.rows()
-        wide = max(18, *(len(name) + 2 for name, _, _ in rows))
-        room = max(12, *(len(value) for _, value, _ in rows))
-        lines = [f"  {n:<{wide}}{v:>{room}}  {r}" for n, v, r in rows]
-        return "\n".join([self.heading(), *lines, *(f"  {r}" for r in self.remarks())])
+        table = figures.text_table(("", "", ""), self.rows()).splitlines()[1:]
+        return "\n  ".join([self.heading(), *table, *self.remarks()])
 
     def _repr_html_(self) -> str:
         when = self.started[:16].replace("T", " ")
         footer = f"{self.title} · measured on {self.machine.name}, {when}"
-        note = " ".join(self.remarks())
-        return figures.html_card(self.heading(), self.rows(), note=note, footer=footer)
+        said = {"note": " ".join(self.remarks()), "footer": footer}
+        return figures.html_card(self.heading(), self.rows(), **said)
 
 
 def make_trial(variant: Variant, *, whole_runs: bool) -> Trial:
     """Make a Trial of a variant's lives so far."""
-    notes = list(variant.notes)
-    if variant.shared.names:
-        names = ", ".join(variant.shared.names)
+    notes, names = list(variant.notes), ", ".join(variant.shared.names)
+    if names:
         notes.append(f"Shared and put back at each start: {names}.")
-    if variant.ended_children:
-        children = ", ".join(variant.ended_children)
+    if children := ", ".join(variant.ended_children):
         notes.append(f"Processes still alive after the end were ended: {children}.")
     outcome, settled = variant.outcome, [life.settled for life in variant.lives]
     if outcome == "complete" and 2 * sum(settled) < len(settled):
@@ -252,16 +240,11 @@ def make_trial(variant: Variant, *, whole_runs: bool) -> Trial:
     )
 
 
-def rate(life: Life) -> float:
-    """Return the items per second of a life, all of its blocks together."""
-    seconds = math.fsum(block.seconds for block in life.blocks)
-    return math.fsum(block.items for block in life.blocks) / (seconds or math.nan)
+def _steps(blocks: list[Block]) -> int:
+    return sum(block.steps for block in blocks)
 
 
-def _step_seconds(life: Life) -> float:
-    seconds = math.fsum(block.seconds for block in life.blocks)
-    return seconds / (sum(block.steps for block in life.blocks) or math.nan)
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else math.nan
+def rate(life: Life, what: str = "items") -> float:
+    """Return the items (or steps) per second of a life, all of its blocks together."""
+    seconds = math.fsum(block.seconds for block in life.blocks) or math.nan
+    return math.fsum(getattr(block, what) for block in life.blocks) / seconds

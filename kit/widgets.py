@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets as widgets
@@ -26,7 +26,7 @@ _STYLE = f"""
 .kit-panel :is(.mod-active, .kit-run, .noUi-handle, .progress-bar) {{ color: {_CARD};
   background: {COLOURS["measured"]} !important; }}
 .kit-panel :is(button, select, .noUi-handle):focus-visible {{ outline-offset: 2px;
-  outline: 2px solid {COLOURS["slow"]} !important; }}
+  outline: 2px solid {COLOURS["predicted"]} !important; }}
 .kit-panel [role=alert], .kit-panel pre {{ white-space: pre-wrap; }}
 """
 
@@ -34,34 +34,28 @@ _STYLE = f"""
 class View:
     """A panel's widgets. Threads only set their values; nothing here prints.
 
-    `names` are the choices of each knob in words, `start` the numbers of those chosen
-    first. `begin(numbers)` runs one choice, `begin(None)` all; `acts` are the other
-    buttons, `stop` among them, which the last view that goes presses, too.
+    They are made of the panel's `title` and `lists`, the `names` of the choices and the
+    numbers `start` of those chosen first; they press its `begin`, `stop` and `clear`.
+    The last view that goes presses Stop, too.
     """
 
-    def __init__(
-        self,
-        title: str,
-        lists: Mapping[str, Sequence[Any]],
-        names: Mapping[str, Sequence[str]],
-        start: Mapping[str, int],
-        begin: Callable[[Mapping[str, int] | None], None],
-        acts: Mapping[str, Callable[[], None]],
-    ) -> None:
-        knobs = {k: _make_control(lists[k], names[k], start[k]) for k in lists}
-        acts = {
-            "run": lambda: begin({knob: knobs[knob].value for knob in knobs}),
-            "run-all": lambda: begin(None),
-            **acts,
+    def __init__(self, panel: Any) -> None:
+        self._panel, lists, at = panel, panel.lists, panel.start
+        knobs = {k: _make_control(lists[k], panel.names[k], at[k]) for k in lists}
+        acts: dict[str, Callable[[], None]] = {
+            "run": lambda: panel.begin({knob: knobs[knob].value for knob in knobs}),
+            "run-all": lambda: panel.begin(None),
+            "stop": panel.stop,
+            "clear": panel.clear,
         }
         self._buttons = {name: _make_button(name, act) for name, act in acts.items()}
-        self._bar = widgets.FloatProgress(
-            max=1, layout={"width": "99%", "height": "6px"}
-        )
+        thin = {"width": "99%", "height": "6px"}
+        self._bar = widgets.FloatProgress(max=1, layout=thin)
         self._picture, self._words, self._status = (widgets.HTML() for _ in range(3))
-        named = {"picture": self._picture, "words": self._words, "progress": self._bar}
-        named |= {f"knob-{knob}": control for knob, control in knobs.items()}
-        for name, widget in {**named, "status": self._status, **self._buttons}.items():
+        parts = {"picture": self._picture, "words": self._words, "progress": self._bar}
+        parts |= {"status": self._status, **self._buttons}
+        parts |= {f"knob-{knob}": control for knob, control in knobs.items()}
+        for name, widget in parts.items():
             widget.add_class(f"kit-{name}")
         left: list[Any] = []
         for knob, control in knobs.items():
@@ -70,19 +64,17 @@ class View:
         left.append(widgets.GridBox([*self._buttons.values()], layout=grid))
         aside = {"flex": "0 0 236px", "width": "236px", "grid_gap": "6px"}
         beside = {"flex": "1 1 300px", "min_width": "0", "min_height": "300px"}
-        upper = [
-            widgets.VBox(left, layout=aside),
-            widgets.VBox([self._picture], layout=beside),
-        ]
         wrap = {"flex_flow": "row wrap", "grid_gap": "8px 20px"}
+        columns = [widgets.VBox(left, layout=aside)]
+        columns.append(widgets.VBox([self._picture], layout=beside))
         self._kept = f"kit-kept-{id(self)}"
         style = f"<style>{_STYLE}.{self._kept} {{display: none}}</style>"
-        heading = widgets.HTML(f"{style}<b>{html.escape(title)}</b>")
-        rows = [heading, widgets.HBox(upper, layout=wrap), self._bar, self._status]
+        rows = [widgets.HTML(f"{style}<b>{html.escape(panel.title)}</b>")]
+        rows += [widgets.HBox(columns, layout=wrap), self._bar, self._status]
         self._root = widgets.VBox([*rows, self._words], layout={"grid_gap": "10px"})
         self._root.add_class("kit-panel")
         self._root._view_count = 0  # from now on the front end counts
-        self._root.observe(lambda c: c["new"] or acts["stop"](), "_view_count")
+        self._root.observe(lambda c: c["new"] or panel.stop(), "_view_count")
         self._copies = list[Any]()
 
     def display(self, text: str) -> None:
@@ -95,17 +87,24 @@ class View:
         display.display({**bundle, "text/plain": text}, raw=True)
         self._copies.append(display.display(nothing, raw=True, display_id=True))
 
-    def enable(self, running: bool, several: bool) -> None:
-        """Let Stop be pressed while something runs, the other buttons if nothing."""
-        for name, button in self._buttons.items():
-            button.disabled = running == (name != "stop")
-        self._buttons["run-all"].disabled |= not several
+    def refresh(self) -> None:
+        """Let those buttons be pressed that can do something; show what came of it.
 
-    def show(self, picture: str, words: str, error: str, ready: str) -> None:
-        """Show what came of it, and keep it for who has the notebook and no kernel."""
+        It is kept, too, for who has the notebook and no kernel.
+        """
+        panel, several = self._panel, len(self._panel.variants) > 1
+        for name, button in self._buttons.items():
+            button.disabled = (panel.progress is None) == (name == "stop")
+        self._buttons["run-all"].disabled |= not several
+        if panel.progress is not None:
+            return
+        picture, words, error = panel.report()
         self.show_picture(picture)
         self._words.value, self._bar.value = words, 0
-        self._status.value = error or f'<div role="status">{html.escape(ready)}</div>'
+        seconds = panel.seconds_for_all
+        about = f", about {seconds:.0f} s" if seconds else ""
+        ready = f" Run all compares {len(panel.variants)} choices{about}." * several
+        self._status.value = error or f'<div role="status">Ready.{ready}</div>'
         hide = f".jp-OutputArea-child:not(:has(.kit-panel)):has(+ * .{self._kept})"
         page = (
             f"<style>{hide} {{display: none}}</style>"

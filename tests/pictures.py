@@ -3,7 +3,6 @@
 import itertools
 
 from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
 
 def ticks_out_of_sight(figure):
@@ -22,11 +21,6 @@ def assert_that_texts_have_room(figure):
     shown = set(shown) - {tick.label1 for tick in ticks_out_of_sight(figure)}
     # Of the words alone: an annotation's own extent includes its line.
     boxes = {text: Text.get_window_extent(text) for text in shown}
-    for text, box in boxes.items():
-        if text.get_text().startswith("\n"):  # it stands on its second line
-            boxes[text] = Bbox.from_extents(
-                box.x0, box.y0, box.x1, box.y0 + box.height / 2
-            )
     for (a, box), (b, other) in itertools.combinations(boxes.items(), 2):
         apart = box.x1 < other.x0 + 1 or other.x1 < box.x0 + 1
         apart = apart or box.y1 < other.y0 + 1 or other.y1 < box.y0 + 1

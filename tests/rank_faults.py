@@ -11,13 +11,14 @@ from helpers import wait_until
 
 #: Rank 1 does something while rank 0 waits for it. The lines are 3, 4 and 5 of a cell.
 ONE = "if dist.get_rank() == 1:\n    {}\ndist.barrier()"
-#: What the culprit does, by what that is; then whether its process has to be replaced.
+#: What the culprit does, by what that is; then whether all ranks start anew after it,
+#: and whether its line is known: the system tells it only of errors and of crashes.
 CULPRITS = {
-    "raises": ("raise ValueError('no such file')", False),
-    "sys.exit": ("sys.exit('enough')", False),
-    "os._exit": ("os._exit(12)", True),
-    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", True),
-    "crashes": ("ctypes.string_at(0)", True),
+    "raises": ("raise ValueError('no such file')", False, True),
+    "sys.exit": ("sys.exit('enough')", False, True),
+    "os._exit": ("os._exit(12)", True, False),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", True, False),
+    "crashes": ("ctypes.string_at(0)", True, True),
 }
 #: What ranks do that do not agree; then the line where each is found, if in `work`.
 DISAGREEMENTS = {

@@ -21,7 +21,7 @@ from helpers import (
 from torch.utils.data import DataLoader, Dataset
 
 import kit
-import kit.variant
+import kit.life
 from kit import system
 from kit.life import COLD, Life
 from kit.ratio import compare_trials
@@ -419,7 +419,7 @@ def test_a_setting_that_leaks_late_ends_living_side_by_side(clock):
 def test_no_process_is_ended_that_another_cell_may_have_started(
     smoke, progresses, disturbed, monkeypatch
 ):
-    monkeypatch.setattr(kit.variant, "_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(kit.life, "_GRACE_SECONDS", 0.1)
     left = []
 
     def leaves():
@@ -444,7 +444,7 @@ def test_no_process_is_ended_that_another_cell_may_have_started(
 def test_a_pool_from_before_that_goes_on_is_found_by_a_pause(helps, monkeypatch):
     """It has neither threads nor children that are new; it computes all the same."""
     if helps:  # on a machine that is much too busy it gets little of a core
-        monkeypatch.setattr(kit.variant, "_PAUSE_SECONDS", 0.3)
+        monkeypatch.setattr(kit.life, "_PAUSE_SECONDS", 0.3)
     over, wanted = threading.Event(), threading.Event()
 
     def work():

@@ -283,6 +283,10 @@ def test_positional_parameter_that_a_partial_fixes(experiment):
     assert trial.block_items == [3, 3]
 
 
+def test_a_partial_that_does_not_fit():
+    refused(lambda: kit.measure(functools.partial(positional, 1, 2)), "positional")
+
+
 def with_knob(name):
     """Return an experiment with a knob of this name."""
     room = {}

@@ -14,18 +14,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import kit
 from kit.__main__ import main
-from kit.diagnosis.advice import ADVICE, NO_CAUSE
-from kit.diagnosis.phases import PHASES
+from kit.diagnosis.causes import CAUSES
+from kit.figures import PHASES
 
 ROOT = Path(__file__).resolve().parents[1]
 SHEET = ROOT / "tutorials" / "CHEATSHEET.md"
 TEXT = SHEET.read_text("utf-8")
 
-# What `Diagnosis.verdict` may be.
-VERDICTS = [
-    *("input", "transfer", "python", "overhead", "sync", "optimizer", "compute"),
-    *("memory", "threads", "communication", "None"),
-]
 # Options of programs that need not be here, as their manuals have them.
 # https://docs.nvidia.com/nsight-systems/UserGuide/index.html
 # https://github.com/benfred/py-spy
@@ -49,10 +44,10 @@ def blocks(language):
 
 def code():
     """Every piece of Python in the sheet: of the table, of its prose, of its blocks."""
-    table = [*ADVICE.values(), NO_CAUSE]
     prose = re.sub(r"^```.*?^```|^\|.*?$|<!--.*?-->", "", TEXT, flags=re.M | re.S)
     inline = re.findall(r"`((?:kit|diagnosis)\.[^`]+)`", prose)
-    lines = [line for advice in table for line in (advice.measure, advice.code)]
+    lines = [measure for _, measure in cheatsheet.SYMPTOMS.values()]
+    lines += [cause.code for cause in CAUSES.values()]
     return [*dict.fromkeys([*lines, *inline]), *blocks("python")]
 
 
@@ -70,19 +65,19 @@ def test_the_sheet_has_what_the_kit_advises():
 
 def test_every_verdict_has_a_row():
     named = [row[2].strip("`") for row in rows()]
-    assert sorted(named) == sorted(VERDICTS)
-    assert named[-1] == "None"
+    assert sorted(named) == sorted(CAUSES)
+    assert named[-1] == "healthy"
 
 
 def test_a_row_has_what_a_diagnosis_advises():
-    for verdict, row in zip(ADVICE, rows(), strict=False):
-        advice = ADVICE[verdict]
-        assert row[2] == f"`{verdict}`"
-        assert advice.symptom == row[0] and advice.symptom.endswith(".")
-        for line, cell in ((advice.measure, row[1]), (advice.code, row[3])):
+    for seen, measured, named, tried, chapter in rows():
+        cause = CAUSES[named.strip("`")]
+        symptom, measure = cheatsheet.SYMPTOMS[named.strip("`")]
+        assert symptom == seen and symptom.endswith(".")
+        for line, cell in ((measure, measured), (cause.code, tried)):
             code, _, remark = cell.partition("<br>")
             assert line == code.strip("`") + (f"  # {remark}" if remark else "")
-        assert advice.chapter in row[4]
+        assert cause.chapter in chapter
 
 
 def test_a_chapter_is_a_link_once_its_notebook_is_there(tmp_path):
@@ -199,7 +194,7 @@ def test_what_is_looked_up_has_a_name():
     asked = re.findall(r"\.(savings|shares)\.get\(\"(\w+)\"\)", "\n".join(code()))
     assert asked
     for where, name in asked:
-        assert name in (PHASES if where == "shares" else VERDICTS)
+        assert name in (PHASES if where == "shares" else CAUSES)
 
 
 def test_the_commands_run(smoke, monkeypatch, tmp_path, capsys):

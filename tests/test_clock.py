@@ -465,6 +465,17 @@ def test_metrics_are_one_float_per_counted_step_nan_where_missing(clock):
     assert all(type(x) is float for x in metrics["loss"])
 
 
+def test_a_dict_of_metrics_may_be_used_again(clock):
+    def train():
+        row = {}
+        for number in range(4):
+            row["loss"] = number
+            yield 1, row
+            clock.work(0.01)
+
+    assert kit.measure(train, seconds=None).metrics == {"loss": [1.0, 2.0, 3.0]}
+
+
 def test_tensor_metrics_keep_the_value_they_had_at_the_yield(clock):
     def train():
         loss = torch.zeros((), requires_grad=True)
@@ -933,6 +944,14 @@ def test_nothing_is_shown_while_a_progress_is_hushed(at_once, capsys):
         assert capsys.readouterr().err == ""
         at_once.hushed = False
         wait_until(lambda: "measuring train" in capsys.readouterr().err)
+
+
+def test_a_notebook_that_will_be_stored_shows_none(capsys, monkeypatch):
+    """It would be one more output of a cell whose outputs are compared."""
+    monkeypatch.setenv("KIT_STATIC", "1")
+    with Progress("anything", at_once=True):
+        time.sleep(0.3)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_who_shows_progress_is_a_thread_of_the_kit(at_once):

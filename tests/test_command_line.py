@@ -214,13 +214,14 @@ def test_claims_of_a_recording_by_another_process(tmp_path, capsys):
     path = folder / "recordings" / f"{CHAPTER}__{CPU}__2026-01-02.json"
     tests = os.pathsep.join(map(str, [ROOT, ROOT / "tests", SCRIPTS]))
     code = f"""
-import kit, kit.recording
+import kit
+from journal import write_journal
 from kit.trial import JOURNAL
 from test_command_line import made_up
 comparison = made_up(2.0, {CPU!r})
 JOURNAL.extend([*comparison.trials, comparison])
 {CLAIM}
-kit.recording.write_journal({str(path)!r})
+write_journal({str(path)!r})
 """
     environment = {**os.environ, "PYTHONPATH": tests}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)

@@ -345,16 +345,6 @@ def test_the_cache_folder_is_the_one_that_was_chosen(
     assert data.cache_folder() == expected.get(chosen, pathlib.Path(chosen))
 
 
-def test_cache_folder_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: pathlib.Path) -> pathlib.Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(pathlib.Path, "expanduser", fail)
-    monkeypatch.delenv("KIT_CACHE", raising=False)
-    with pytest.raises(data.DataError, match="KIT_CACHE="):
-        data.cache_folder()
-
-
 # The data set
 
 

@@ -6,12 +6,12 @@ import dataclasses
 import functools
 import html.parser
 import itertools
-import json
 import math
 import os
 import random
 import re
 import shutil
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -32,14 +32,16 @@ from torch.utils.data.dataloader import (
 
 import kit
 from kit import progress, stats, system
-from kit.diagnosis import causes, diagnosing, trace
-from kit.diagnosis.advice import advise
-from kit.diagnosis.causes import Evidence
-from kit.diagnosis.interventions import Intervention, installed, intervene
-from kit.diagnosis.operations import Work
+from kit.diagnosis import counterfactuals, profiling
+from kit.diagnosis.causes import CAUSES, decide, estimate, saved, settle
+from kit.diagnosis.counterfactuals import change
+from kit.diagnosis.diagnosing import find_suspects
+from kit.diagnosis.profiling import Profile
+from kit.diagnosis.tracing import Trace
 from kit.experiment import ExperimentError, resolve
 from kit.figures import PHASES
 from kit.ratio import Ratio
+from kit.variant import Variant
 
 pytestmark = pytest.mark.usefixtures("smoke")
 
@@ -64,16 +66,22 @@ class Broken(Exception):
     pass
 
 
-def live(experiment, what, steps=5, *, devices=False):
-    """Let an experiment live with an intervention; return what it yielded."""
-    with installed(devices=devices):
-        resolved = intervene(resolve(experiment), what)
-        generator = resolved.start({})
-        try:
-            return list(itertools.islice(generator, steps))
-        finally:
-            generator.close()
+def live(experiment, *changes, steps=5):
+    """Let an experiment live with something left out; return what it yielded."""
+    resolved = change(resolve(experiment), *changes)
+    return live_again(resolved, steps)
 
+
+def live_again(resolved, steps=5):
+    """Let it live once more, with what was kept of its earlier lives."""
+    generator = resolved.start({})
+    try:
+        return list(itertools.islice(generator, steps))
+    finally:
+        generator.close()
+
+
+CORES = kit.this_machine().cores
 
 # Batches that were kept
 
@@ -105,11 +113,11 @@ class Stream(IterableDataset):
             yield torch.tensor(number)
 
 
-CACHED = functools.partial(Intervention, "without waiting for data", "input")
+CACHED = counterfactuals.batches_at_hand
 
 
 def test_kept_batches_are_not_loaded_and_epochs_are_as_long():
-    what, data = CACHED(cached=True), Counted(40)
+    data = Counted(40)
     loader, epochs = DataLoader(data, batch_size=2), []
 
     def epoch():
@@ -119,13 +127,14 @@ def test_kept_batches_are_not_loaded_and_epochs_are_as_long():
                 epochs[-1] += 1
                 yield 2
 
-    live(epoch, what, 65)
-    assert data.read <= 2 * 8
+    cached = change(resolve(epoch), CACHED)
+    live_again(cached, 65)
+    assert data.read <= 2 * 4
     assert epochs[:3] == [20, 20, 20]
     first = data.read
-    live(epoch, what, 65)
+    live_again(cached, 65)
     assert data.read == first, "the second life loads nothing"
-    live(epoch, Intervention("as it is"), 21)
+    live(epoch, steps=21)
     assert data.read == first + 42, "without it all are loaded"
 
 
@@ -137,7 +146,7 @@ def test_a_short_epoch_stays_short():
             seen.append([len(batch) for batch in DataLoader(data, batch_size=3)])
             yield 4
 
-    live(epoch, CACHED(cached=True), 5)
+    live(epoch, CACHED, steps=5)
     assert seen == [[3, 1]] * 5
 
 
@@ -149,7 +158,7 @@ def test_loader_made_anew_each_epoch_is_known_again():
             for batch in DataLoader(data, batch_size=2):
                 yield len(batch)
 
-    live(epoch, CACHED(cached=True), 40)
+    live(epoch, CACHED, steps=40)
     assert data.read <= 8
 
 
@@ -160,7 +169,7 @@ def test_a_stream_without_length():
         for batch in DataLoader(data, batch_size=2):
             yield len(batch)
 
-    assert len(live(endless, CACHED(cached=True), 50)) == 50
+    assert len(live(endless, CACHED, steps=50)) == 50
     assert data.read <= 20
 
 
@@ -174,7 +183,7 @@ def test_a_stream_that_ends_goes_on_ending():
                 seen[-1] += 1
                 yield 2
 
-    live(epochs, CACHED(cached=True), 10)
+    live(epochs, CACHED, steps=10)
     assert seen[:3] == [3, 3, 3]
 
 
@@ -192,9 +201,9 @@ def test_two_loaders_in_one_loop_keep_their_own_batches(lengths):
             for batch in second:
                 seen["two"].update((batch[:, 0] >= 1000).tolist())
 
-    what = CACHED(cached=True)
+    cached = change(resolve(both), CACHED)
     for _ in range(2):
-        live(both, what, 20)
+        live_again(cached, 20)
     assert seen == {"one": {False}, "two": {True}}
 
 
@@ -210,7 +219,7 @@ def test_two_loaders_over_equal_kinds_of_data_of_other_shapes():
                 assert text.shape == (2, 6)
                 yield 2
 
-    assert len(live(both, CACHED(cached=True), 10)) == 10
+    assert len(live(both, CACHED, steps=10)) == 10
 
 
 def test_a_batch_that_the_loop_changes_in_place_comes_back_unchanged():
@@ -223,7 +232,7 @@ def test_a_batch_that_the_loop_changes_in_place_comes_back_unchanged():
                 seen.append(labels.tolist())
                 yield 2
 
-    live(shifting, CACHED(cached=True), 8)
+    live(shifting, CACHED, steps=8)
     assert seen == [[-1, 0], [1, 2]] * 4
 
 
@@ -239,7 +248,7 @@ def test_no_worker_goes_on_while_batches_are_kept(persistent):
                 alive.append(len(children()))
                 yield len(batch)
 
-    live(epochs, CACHED(cached=True), 12)
+    live(epochs, CACHED, steps=12)
     assert alive[-4:] == [0] * 4
     assert not children()
 
@@ -278,7 +287,7 @@ def one_step(model, optimizer, *, closure=False):
     return steps, calls
 
 
-SKIP = Intervention("without optimizer.step()", "optimizer", step="skip")
+SKIP = counterfactuals.no_update
 
 
 class Own(torch.optim.Optimizer):
@@ -310,40 +319,19 @@ def test_a_skipped_step_leaves_the_parameters(kind):
     before = weights(model)
     live(steps, SKIP)
     assert equal(weights(model), before)
-    assert not optimizer.state
-    live(steps, Intervention("as it is"))
+    assert not optimizer.state and optimizer.param_groups
+    live(steps)
     assert not equal(weights(model), before)
 
 
-@pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SGD])
-def test_a_skipped_step_calls_its_closure(kind):
+def test_a_skipped_step_calls_its_closure():
     model = nn.Linear(4, 1)
-    steps, calls = one_step(model, kind(model.parameters(), lr=0.1), closure=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps, calls = one_step(model, optimizer, closure=True)
     before = weights(model)
     live(steps, SKIP)
     assert calls == [True] * 5
     assert equal(weights(model), before)
-
-
-def test_step_is_skipped_where_the_set_up_defines_the_optimizer():
-    kept = []
-
-    def steps():
-        class Late(Own):
-            def step(self, closure=None):
-                super().step()
-                kept[0].add_(1)
-
-        kept[:] = [torch.zeros(1)]
-        model = nn.Linear(4, 1)
-        optimizer = Late(model.parameters())
-        while True:
-            model(torch.ones(4, 4)).sum().backward()
-            optimizer.step()
-            yield 4
-
-    live(steps, SKIP)
-    assert kept[0].item() == 0
 
 
 def test_step_is_skipped_where_a_scheduler_took_hold_of_it_before():
@@ -373,46 +361,17 @@ def test_a_skipped_step_lets_schedulers_and_scalers_be():
     assert len(live(steps, SKIP)) == 5
 
 
-@pytest.mark.parametrize(
-    ("how", "operation"), [("fused", "_fused_adam"), ("foreach", "_foreach_")]
-)
-def test_the_step_really_becomes(how, operation):
-    names = []
+def test_an_update_that_raises_gets_its_parameters_back():
+    class Fails(Own):
+        def step(self, closure=None):
+            raise Broken
 
-    def steps():
-        model = mlp()
-        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
-        while True:
-            model(torch.ones(4, 4)).sum().backward()
-            with torch.autograd.profiler.profile() as seen:
-                optimizer.step()
-            names[:] = [event.name for event in seen.function_events]
-            yield 4
-
-    live(steps, Intervention("as it is"), 2)
-    assert not any(operation in name for name in names)
-    live(steps, Intervention(how, "optimizer", step=how), 2)
-    assert any(operation in name for name in names), sorted(set(names))
-
-
-def test_a_repair_computes_the_same():
-    found = []
-    for how in (None, "fused", "foreach"):
-        torch.manual_seed(0)
-        model = nn.Linear(4, 1)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        live(one_step(model, optimizer)[0], Intervention("x", step=how))
-        found.append(weights(model))
-    for other in found[1:]:
-        for one, two in zip(found[0], other, strict=True):
-            torch.testing.assert_close(one, two)
-
-
-def test_a_variant_that_an_optimizer_does_not_know_is_left_out():
     model = nn.Linear(4, 1)
-    optimizer = torch.optim.LBFGS(model.parameters())
-    steps, _ = one_step(model, optimizer, closure=True)
-    assert len(live(steps, Intervention("x", "optimizer", step="fused"))) == 5
+    optimizer = Fails(model.parameters())
+    steps, _ = one_step(model, optimizer)
+    with pytest.raises(Broken):
+        live(steps, SKIP)
+    assert optimizer.param_groups[0]["params"] == list(model.parameters())
 
 
 # Threads and workers
@@ -428,8 +387,7 @@ class Threads(Dataset):
         return torch.get_num_threads()
 
 
-def many_threads():
-    return Intervention("3 threads", "threads", threads=3)
+THREE = functools.partial(counterfactuals.other_threads, threads=3)
 
 
 def in_threads():
@@ -458,7 +416,7 @@ def in_threads():
 
 def test_every_thread_gets_the_number_that_was_asked_for():
     experiment, seen = in_threads()
-    live(experiment, many_threads(), 4)
+    live(experiment, THREE, steps=4)
     assert seen == {"here": {3}, "pool": {3}, "old pool": {3}, "workers": {1}}
     torch.set_num_threads(1)
 
@@ -478,31 +436,9 @@ def test_threads_of_a_pool_really_compute_with_so_many():
                 pool.submit(work).result()
             yield 1
 
-    live(train, many_threads(), 1)
+    live(train, THREE, steps=1)
     assert found == [["3"]]
     torch.set_num_threads(1)
-
-
-@pytest.mark.parametrize("error", [None, Broken])
-def test_fewer_workers_start_and_the_loader_forgets_it(error):
-    loader, alive = DataLoader(Counted(), batch_size=2, num_workers=2), []
-
-    def train():
-        try:
-            while True:
-                for batch in loader:
-                    alive.append(len(children()))
-                    yield len(batch)
-        finally:
-            if error:
-                raise error
-
-    before = set(vars(loader))
-    with contextlib.suppress(Broken):
-        live(train, Intervention("1 workers", "threads", workers=1), 3)
-    assert set(alive) == {1}
-    assert loader.num_workers == 2
-    assert set(vars(loader)) == before
 
 
 # Ranks
@@ -516,7 +452,7 @@ def group():
     dist.destroy_process_group()
 
 
-ALONE = Intervention("without exchange", "communication", alone=True)
+ALONE = counterfactuals.no_exchange
 
 
 def counted(monkeypatch, owner, name):
@@ -541,7 +477,7 @@ def test_exchanges_are_left_out(group, monkeypatch, name):
             getattr(dist, name)(*arguments.get(name, []))
             yield 1
 
-    live(train, Intervention("as it is"))
+    live(train)
     assert len(calls) == 5
     live(train, ALONE)
     assert len(calls) == 5
@@ -556,7 +492,7 @@ def test_an_exchange_that_is_waited_for_may_be(group):
             assert dist.all_reduce(ones) is None
             yield 1
 
-    assert len(live(train, Intervention("as it is"))) == 5
+    assert len(live(train)) == 5
     assert len(live(train, ALONE)) == 5
 
 
@@ -579,7 +515,7 @@ def test_ddp_does_not_exchange_gradients():
             yield 2
 
     try:
-        live(train, Intervention("as it is"))
+        live(train)
         assert len(calls) == 5
         live(train, ALONE)
         assert len(calls) == 5
@@ -607,10 +543,10 @@ def test_exchange_is_left_out_where_the_set_up_makes_the_group(monkeypatch):
 # Devices, as far as a device without numbers tells
 
 
-HERE = Intervention("batches already there", "transfer", on_device=True)
+HERE = counterfactuals.batches_on_device
 
 
-def moved(make_tensors, move, what=HERE):
+def moved(make_tensors, move, *changes):
     """Return what moving some tensors gives, twice."""
     found = []
 
@@ -619,7 +555,7 @@ def moved(make_tensors, move, what=HERE):
             found.append([move(tensor) for tensor in make_tensors()])
             yield 1
 
-    live(train, what, 2, devices=True)
+    live(train, *changes, steps=2)
     return found
 
 
@@ -627,18 +563,18 @@ def test_a_batch_is_on_the_device_already():
     def make():
         return [torch.ones(2, 3), torch.zeros(4)]
 
-    first, second = moved(make, lambda tensor: tensor.to("meta"))
+    first, second = moved(make, lambda tensor: tensor.to("meta"), HERE)
     assert [one.shape for one in second] == [(2, 3), (4,)]
     assert all(one.device.type == "meta" for one in second)
     assert all(one is two for one, two in zip(first, second, strict=True))
-    first, second = moved(make, lambda t: t.to("meta"), Intervention("as it is"))
+    first, second = moved(make, lambda t: t.to("meta"))
     assert not any(one is two for one, two in zip(first, second, strict=True))
 
 
 def test_what_does_not_change_devices_is_not_left_out():
-    first, second = moved(lambda: [torch.rand(3)], lambda tensor: tensor.to("cpu"))
+    first, second = moved(lambda: [torch.rand(3)], lambda t: t.to("cpu"), HERE)
     assert not torch.equal(first[0], second[0])
-    first, second = moved(lambda: [torch.rand(3)], lambda t: t.to(torch.float64))
+    first, second = moved(lambda: [torch.rand(3)], lambda t: t.to(torch.float64), HERE)
     assert not torch.equal(first[0], second[0])
     assert second[0].dtype == torch.float64
 
@@ -653,7 +589,7 @@ def test_copies_have_the_type_that_was_asked_for(named):
             return tensor.to(device="meta", dtype=kind)
         return tensor.to("meta", kind)
 
-    for found in moved(lambda: [torch.ones(3)] * 2, move):
+    for found in moved(lambda: [torch.ones(3)] * 2, move, HERE):
         assert [one.dtype for one in found] == [torch.float16, torch.float64]
 
 
@@ -671,7 +607,7 @@ def test_tensors_of_a_model_stay_different_tensors():
         while True:
             yield 1
 
-    live(train, HERE, 1, devices=True)
+    live(train, HERE, steps=1)
     assert found == [True] * 3
 
 
@@ -681,7 +617,7 @@ class Far(torch.Tensor):
     device = property(lambda self: torch.device("meta"))
 
 
-UNREAD = Intervention("without reading numbers", "sync", unread=True)
+UNREAD = counterfactuals.numbers_unread
 
 
 @pytest.mark.parametrize("name", ["item", "tolist", "__float__", "__bool__"])
@@ -703,13 +639,14 @@ def test_numbers_are_not_read_again(monkeypatch, name):
             getattr(near, name)()
             yield 1
 
-    live(train, UNREAD, 1, devices=True)
+    unread = change(resolve(train), UNREAD)
+    live_again(unread, 2)
     first = calls["far"]
-    live(train, UNREAD, 5, devices=True)
-    assert calls == {"far": 2 * first, "near": 1 + 5}
+    live_again(unread, 5)
+    assert calls["far"] <= 2 * first and calls["near"] == 2 + 5
     assert len({str(one) for one in seen}) == 1
-    live(train, Intervention("as it is"), 5, devices=True)
-    assert calls == {"far": 7 * first, "near": 1 + 5 + 5}
+    live(train)
+    assert calls["near"] == 2 + 5 + 5 and calls["far"] >= first + 5
 
 
 def test_numbers_that_were_read_keep_their_kind():
@@ -721,7 +658,7 @@ def test_numbers_that_were_read_keep_their_kind():
             assert sum(1 for _ in range(count.item())) == 3
             yield 1
 
-    assert len(live(train, UNREAD, devices=True)) == 5
+    assert len(live(train, UNREAD)) == 5
 
 
 # Everything is as it was
@@ -795,21 +732,27 @@ def untouched():
         assert not torch.autograd._profiler_enabled()
 
 
-@pytest.mark.parametrize("devices", [False, True])
-def test_entry_points_are_put_back_after_an_error(devices):
-    before = entry_points()
-    with untouched(), pytest.raises(Broken), installed(devices=devices):
-        assert entry_points() != before
-        raise Broken
+ALL = [cause.leave_out for name, cause in CAUSES.items() if cause.leave_out]
+ALL[ALL.index(counterfactuals.other_threads)] = THREE
 
 
-def test_entry_points_of_ranks_are_put_back(group):
-    before = entry_points()
-    with untouched(), installed():
-        assert entry_points() != before
+@pytest.mark.parametrize("error", [None, Broken])
+def test_entry_points_are_changed_in_a_life_and_put_back(error, group):
+    before, changed = entry_points(), []
+
+    def train():
+        changed.append(entry_points() != before)
+        yield 1
+        if error:
+            raise error
+        yield 1
+
+    with untouched(), contextlib.suppress(Broken):
+        live(train, *ALL)
+    assert changed == [True]
 
 
-def test_no_intervention_is_at_work_outside_the_generator():
+def test_nothing_is_left_out_outside_the_generator():
     data = Counted(8)
     loader = DataLoader(data, batch_size=2)
 
@@ -818,20 +761,18 @@ def test_no_intervention_is_at_work_outside_the_generator():
             for batch in loader:
                 yield len(batch)
 
-    with installed():
-        what = Intervention("x", cached=True, threads=3, step="skip")
-        generator = intervene(resolve(epochs), what).start({})
-        next(generator)
-        torch.set_num_threads(1)
-        assert torch.get_num_threads() == 1
-        before = data.read
-        assert len(list(loader)) == 4 and data.read == before + 8
-        model = nn.Linear(4, 1)
-        steps, _ = one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        kept = weights(model)
-        next(steps())
-        assert not equal(weights(model), kept)
-        generator.close()
+    generator = change(resolve(epochs), *ALL).start({})
+    next(generator)
+    torch.set_num_threads(1)
+    assert torch.get_num_threads() == 1
+    before = data.read
+    assert len(list(loader)) == 4 and data.read == before + 8
+    model = nn.Linear(4, 1)
+    steps, _ = one_step(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    kept = weights(model)
+    next(steps())
+    assert not equal(weights(model), kept)
+    generator.close()
 
 
 def spoiled(where, error, lives):
@@ -839,7 +780,7 @@ def spoiled(where, error, lives):
 
     def train():
         lives.append(True)
-        torch.set_num_threads(OTHER_THREADS)
+        torch.set_num_threads(CORES + OTHER_THREADS)  # so threads are suspected
         os.environ.setdefault("OMP_DYNAMIC", os.environ.get("OMP_DYNAMIC", "false"))
         os.environ.pop("OMP_DYNAMIC")
         random.random(), numpy.random.rand(), torch.rand(1)
@@ -1068,7 +1009,7 @@ def test_a_profiler_inside(kind):
                 yield 1
 
     with untouched():
-        refused(lambda: kit.diagnose(train), "train()", "profiler")
+        refused(lambda: kit.diagnose(train), "diagnose()", "profiler")
 
 
 def test_a_loop_that_never_touches_pytorch():
@@ -1080,15 +1021,13 @@ def test_a_loop_that_never_touches_pytorch():
     with untouched():
         found = kit.diagnose(count)
     assert found.shares == {"python": pytest.approx(1)}
-    assert found.overhead == 0
     assert set(found.savings) <= {"python", "threads", "overhead"}
     assert "count()" in repr(found)
-    json.dumps(found.to_dict())
 
 
-def test_a_step_with_very_many_events_is_bounded_and_said(monkeypatch):
+def test_a_step_with_very_many_events_is_bounded(monkeypatch):
     monkeypatch.delenv("KIT_SMOKE")
-    monkeypatch.setattr(trace, "MOST_EVENTS", 100)
+    monkeypatch.setattr(profiling, "_MOST_EVENTS", 100)
 
     def train():
         while True:
@@ -1097,11 +1036,8 @@ def test_a_step_with_very_many_events_is_bounded_and_said(monkeypatch):
             yield 1
 
     found = kit.diagnose(train, seconds=1.0)
-    made = found.profile.trace
-    assert made.steps == 1
-    said = [note for note in found.profile.notes if "events" in note]
-    assert len(said) == 1
-    assert said[0] in repr(found) and said[0] in found.to_dict()["notes"]
+    assert len(found.profile.trace.marks) == 2
+    assert "1 profiled step" in repr(found)
 
 
 def test_ddp_wrapped_model():
@@ -1136,251 +1072,189 @@ def test_compiled_model(backend):
 # What is concluded
 
 
-def work(compute=0.0, memory=0.0, overhead=0.0):
-    return Work(compute, memory, overhead, 0.0, 100.0)
-
-
-NO_WORK = work()
-
-
-def evidence(shares=None, *, work=NO_WORK, threads=2, cores=2, **more):
-    """Return what a profiled run of one second a step might say."""
-    options = {
-        "shares_by_step": {"python": [0.0], "overhead": [0.0], "loops": [0.0]},
+def profile(compute=0.0, memory=0.0, bandwidth=0.5, loops=0.0, waiting=0.0, **more):
+    """Return what a profiled run might say."""
+    across = {"compute": compute, "memory": memory, "loops": loops, "waiting": waiting}
+    facts = {
+        "trace": Trace([0, 1], [], [], []),
+        "segments": [],
+        "shares": {"forward": 0.4, "backward": 0.6},
+        "across": {name: [share] for name, share in across.items()},
+        "bandwidth": bandwidth,
+        "lines": {},
         "step_seconds": 1.0,
-        "optimizers": ["AdamW"],
+        "inflation": 0.0,
+        "threads": kit.this_machine().cores,
         "children": 0,
-        **more,
+        "processes": 1,
     }
-    shares = shares or {"forward": 0.4, "backward": 0.6}
-    return Evidence(shares, work=work, threads=threads, cores=cores, **options)
+    return Profile(**{**facts, **more})
 
 
-def conclude(rates=None, **savings):
+def conclude(work=None, **savings):
     """Conclude from the speeds (value, low, high) without each cause."""
-    options = {name: savings.pop(name) for name in ("work",) if name in savings}
     ratios = {
         cause: Ratio(value, low, high, stats.judge_ratio(low, high))
         for cause, (value, low, high) in savings.items()
     }
-    rates = rates or {"compute": 0.5, "memory": 0.5}
-    return causes.conclude(ratios, evidence(**options), rates)
+    return decide(ratios, profile(**(work or {})))
 
 
 SURE, WIDE, NOTHING = (2.0, 1.9, 2.1), (1.6, 0.8, 3.2), (1.0, 0.99, 1.01)
 UNKNOWN = (math.nan, math.nan, math.nan)
+LEFT_OUT = [name for name, cause in CAUSES.items() if cause.leave_out]
 
 
-@pytest.mark.parametrize(
-    "cause",
-    [
-        *("input", "transfer", "python", "overhead", "sync"),
-        *("optimizer", "threads", "communication"),
-    ],
-)
+@pytest.mark.parametrize("cause", [*LEFT_OUT, "python", "overhead"])
 def test_a_large_and_sure_saving_is_the_verdict(cause):
-    assert conclude(**{cause: SURE, "other": NOTHING}).verdict == cause
+    other = "input" if cause != "input" else "sync"
+    assert conclude(**{cause: SURE, other: NOTHING}) == (cause, "")
 
 
-@pytest.mark.parametrize(
-    "speed",
-    [
-        NOTHING,
-        WIDE,
-        UNKNOWN,
-        (0.5, 0.4, 0.6),
-        (1.5, 1 / 0.97 - 0.001, 2.0),
-        (1.0, 0.1, 10.0),
-    ],
-)
-@pytest.mark.parametrize("cause", ["input", "overhead", "threads", "optimizer"])
+@pytest.mark.parametrize("speed", [WIDE, UNKNOWN, (1.0, 0.1, 10.0)])
+@pytest.mark.parametrize("cause", ["input", "threads", "communication"])
 def test_what_is_not_sure_is_not_said(cause, speed):
     verdict, reason = conclude(**{cause: speed})
     assert verdict is None
-    assert reason
+    assert CAUSES[cause].removed in reason and "seconds" in reason
 
 
-def test_the_reason_tells_wide_intervals_from_small_savings():
-    wide, small = conclude(input=WIDE).reason, conclude(input=NOTHING).reason
-    assert "wide" in wide and "seconds" in wide
-    assert "3%" in small.replace(" ", "") and "wide" not in small
-
-
-def test_what_is_called_little_is_at_most_that():
-    """A saving that may be 8 % is not "at most 3%"."""
-    assert "more than 8%" in conclude(input=(1.02, 0.97, 1.08)).reason
-
-
-def test_a_saving_that_is_not_known_is_not_called_nothing():
-    assert "saves more than" not in conclude(input=UNKNOWN).reason
+@pytest.mark.parametrize("speed", [NOTHING, (0.5, 0.4, 0.6), (1.02, 0.97, 1.08)])
+def test_a_loop_without_savings_is_healthy(speed):
+    verdict, reason = conclude(input=speed)
+    assert verdict == "healthy"
+    assert "nothing to repair was found" in reason and "the wait for data" in reason
 
 
 def test_nothing_was_suspected():
-    verdict, reason = conclude()
-    assert verdict is None and reason
+    assert conclude() == ("healthy", "nothing to repair was found (no suspect)")
 
 
 def test_the_largest_saving_wins():
-    assert conclude(input=(3, 2.5, 3.5), python=SURE).verdict == "input"
-    assert conclude(input=WIDE, python=SURE).verdict == "python"
-
-
-def test_a_doubt_smaller_than_the_factor_is_none():
-    def trial(outcome="complete", **conditions):
-        made = kit.measure(train)
-        return dataclasses.replace(made, outcome=outcome, conditions=conditions)
-
-    doubted = Ratio(4.0, 3.0, 5.0, "cannot tell", "its speed changes on the way")
-    unsettled = trial("not settled")
-    assert diagnosing.settle(doubted, [trial(), unsettled]).verdict == "faster"
-    busy = {"others_cores": 0.9, "cores_per_thread": 1.9, "waiting": 0.3}
-    for small in (doubted, dataclasses.replace(doubted, low=1.2)):
-        crowded = diagnosing.settle(small, [trial(**busy), unsettled])
-        assert crowded.verdict == "cannot tell"
-    small = dataclasses.replace(doubted, low=1.2)
-    assert diagnosing.settle(small, [trial(), unsettled]).verdict == "cannot tell"
+    assert conclude(input=(3, 2.5, 3.5), python=SURE)[0] == "input"
+    assert conclude(input=WIDE, python=SURE)[0] == "python"
+    assert conclude(input=(3, 0.8, 9), python=SURE)[0] is None
 
 
 def test_threads_are_the_simplest_repair():
-    assert conclude(threads=(1.8, 1.7, 1.9), overhead=SURE).verdict == "threads"
-    assert conclude(threads=(1.1, 1.08, 1.12), input=(5, 4, 6)).verdict == "input"
+    assert conclude(threads=(1.8, 1.7, 1.9), overhead=SURE)[0] == "threads"
+    assert conclude(threads=(1.1, 1.08, 1.12), input=(5, 4, 6))[0] == "input"
 
 
-def test_useful_work_is_good_news():
-    verdict, reason = conclude(work=work(compute=0.8), rates={"compute": 0.71})
-    assert verdict == "compute"
-    assert "80" in reason and "71" in reason
-    rates = {"compute": 0.1, "memory": 0.82}
-    verdict, reason = conclude(work=work(memory=0.7), rates=rates)
-    assert verdict == "memory"
-    assert "70" in reason and "82" in reason
-
-
-def test_good_news_waits_while_a_large_saving_is_unsure():
-    useful = {"work": work(compute=0.8), "rates": {"compute": 0.71}}
-    found = conclude(**useful, threads=(2.5, 0.9, 5.0))
-    assert found.verdict is None and "number of threads may save" in found.reason
-    assert conclude(**useful, threads=(1.05, 0.8, 1.4)).verdict == "compute"
-    assert conclude(**useful, optimizer=(1.2, 0.9, 1.6)).verdict == "compute"
-
-
-def test_moving_little_is_not_the_bandwidth():
-    rates = {"compute": 0.1, "memory": 0.05}
-    assert conclude(work=work(memory=0.7), rates=rates).verdict is None
-
-
-@pytest.mark.parametrize("cause", ["optimizer", "overhead"])
-def test_a_necessary_share_of_a_healthy_loop_is_no_fault(cause):
-    saves_a_third = (1.5, 1.45, 1.55)
-    found = conclude(work=work(compute=0.55), **{cause: saves_a_third})
-    assert found.verdict == "compute"
-
-
-def test_a_real_wait_is_said_beside_much_useful_work():
-    assert conclude(work=work(compute=0.55), input=(1.5, 1.4, 1.6)).verdict == "input"
-
-
-def test_one_step_alone_gives_no_interval():
-    found = causes.estimate([0.5])
-    assert found.value == pytest.approx(2.0)
-    assert found.low != found.high, "one step cannot tell how sure it is"
-    assert found.verdict != "faster"
-
-
-def test_a_share_says_what_would_be_without_it_and_has_no_interval():
-    found = causes.estimate([0.5, 0.5, 0.5, 0.5001])
-    assert found.value == pytest.approx(2.0, rel=1e-3)
-    assert math.isnan(found.low) and math.isnan(found.high)
-    assert found.verdict == "faster"
-    assert found.reason == "estimated from its share of 4 profiled steps"
-    assert "nan" not in str(found)
-    assert causes.estimate([0.0, 0.9, 0.0, 0.9]).verdict == "cannot tell"
-    assert causes.estimate([0.0] * 4).value == 1
-    assert math.isfinite(causes.estimate([1.0] * 4).value)
-
-
-@pytest.mark.parametrize("cause", ["python", "overhead", "optimizer"])
-def test_a_verdict_goes_by_how_alike_the_steps_are(cause):
-    rates = {"compute": 0.5, "memory": 0.5}
-    for shares, verdict in (
-        ([0.5, 0.51, 0.5, 0.49], cause),
-        ([0.0, 0.9, 0.0, 0.9], None),
-        ([0.02, 0.02, 0.021], None),
-        ([0.5], None),
-    ):
-        savings = {cause: causes.estimate(shares)}
-        found = causes.conclude(savings, evidence(), rates)
-        assert found.verdict == verdict, shares
-        assert "nan" not in found.reason and "[" not in found.reason
-    assert "about 50 %" in found.reason and "estimated" in found.reason
-
-
-def test_saved_time():
-    assert causes.saved(Ratio(2.0, 1.6, 2.5, "")) == pytest.approx((0.5, 0.375, 0.6))
+def test_a_doubt_smaller_than_the_factor_is_none():
+    doubted = Ratio(4.0, 3.0, 5.0, "cannot tell", "its speed changes on the way")
+    assert settle(doubted, ["", ""]).verdict == "faster"
+    assert settle(doubted, ["", "other programs"]).verdict == "cannot tell"
+    small = dataclasses.replace(doubted, low=1.2)
+    assert settle(small, ["", ""]).verdict == "cannot tell"
 
 
 @pytest.mark.parametrize(
-    ("phase", "cause"),
+    ("work", "savings", "verdict"),
     [
-        ("input", "input"),
-        ("copies", "transfer"),
-        ("sync", "sync"),
-        ("communication", "communication"),
-        ("optimizer", "optimizer"),
+        ({"compute": 0.8}, {}, "compute"),
+        ({"memory": 0.7, "bandwidth": 0.8}, {}, "memory"),
+        ({"memory": 0.7, "bandwidth": 0.05}, {}, "healthy"),
+        ({"compute": 0.8}, {"threads": (2.5, 0.9, 5.0)}, None),
+        ({"compute": 0.8}, {"threads": (1.05, 0.8, 1.4)}, "compute"),
+        ({"compute": 0.8}, {"optimizer": (1.2, 0.9, 1.6)}, "compute"),
+        ({"compute": 0.55}, {"optimizer": (1.5, 1.45, 1.55)}, "compute"),
+        ({"compute": 0.55}, {"overhead": (1.5, 1.45, 1.55)}, "compute"),
+        ({"compute": 0.55}, {"input": (1.5, 1.4, 1.6)}, "input"),
+        ({"compute": 0.8}, {"input": (1.06, 1.05, 1.07)}, "compute"),
     ],
 )
-def test_only_what_takes_time_is_suspected(phase, cause):
-    for share, expected in ((0.3, True), (0.01, False)):
-        suspects = causes.suspect(evidence({phase: share, "forward": 1 - share}))
-        assert (cause in {what.cause for what in suspects}) is expected
-        assert len({what.label for what in suspects}) == len(suspects)
+def test_useful_work_is_good_news_unless_much_can_be_saved(work, savings, verdict):
+    found, reason = conclude(work, **savings)
+    assert found == verdict
+    if verdict in ("compute", "memory"):
+        assert f"{work[verdict]:.0%}" in reason
 
 
-def test_workers_that_take_the_cores_are_suspected():
-    suspects = causes.suspect(evidence(children=8))
-    assert any(what.workers for what in suspects)
-    assert any(what.cached for what in suspects)
+def test_a_share_says_what_would_be_without_it_and_has_no_interval():
+    found = estimate([0.5, 0.5, 0.5, 0.5001])
+    assert found.value == pytest.approx(2.0, rel=1e-3)
+    assert math.isnan(found.low) and math.isnan(found.high)
+    assert found.reason == "estimated from its share of 4 profiled steps"
+    assert estimate([0.0] * 4).value == 1
+    assert math.isfinite(estimate([1.0] * 4).value)
 
 
-def test_other_numbers_of_threads_are_tried():
-    for threads, cores, expected in ((1, 2, {2}), (8, 2, {2}), (2, 2, {1})):
-        suspects = causes.suspect(evidence(threads=threads, cores=cores))
-        assert {w.threads for w in suspects if w.threads} == expected
-    assert not [w for w in causes.suspect(evidence(threads=1, cores=1)) if w.threads]
+@pytest.mark.parametrize("cause", ["python", "overhead", "optimizer"])
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ([0.5, 0.51, 0.5, 0.49], True),
+        ([0.0, 0.9, 0.0, 0.9], None),
+        ([0.02, 0.02, 0.021], "healthy"),
+        ([0.5], None),
+    ],
+)
+def test_an_estimate_goes_by_how_alike_the_steps_are(cause, shares, verdict):
+    found, reason = decide({cause: estimate(shares)}, profile())
+    assert found == (cause if verdict is True else verdict)
+    assert "nan" not in reason and "[" not in reason
 
 
-FASTER, SLOWER = Ratio(1.5, 1.4, 1.6, "faster"), Ratio(0.5, 0.4, 0.6, "slower")
+# What is suspected
 
 
-def test_every_verdict_has_advice():
-    assert advise(None, {}, evidence()) is None
-    verdicts = ["input", "transfer", "python", "overhead", "sync", "optimizer"]
-    for verdict in [*verdicts, "compute", "memory", "threads", "communication"]:
-        advice = advise(verdict, {}, evidence())
-        assert advice.sentence.endswith(".") and advice.code and advice.chapter
-        assert "\n" not in advice.code
+@pytest.mark.parametrize(
+    ("facts", "suspects"),
+    [
+        ({"shares": {"input": 0.3}}, {"input"}),
+        ({"shares": {"input": 0.01}, "children": 2}, {"input"}),
+        ({"shares": {"copies": 0.3}}, {"transfer"}),
+        ({"shares": {"sync": 0.3}}, {"sync"}),
+        ({"shares": {"communication": 0.3}}, {"communication"}),
+        ({"shares": {"optimizer": 0.3}}, {"optimizer"}),
+        ({"shares": {"optimizer": 0.3}, "loops": 0.2}, set()),
+        ({"shares": {"input": 0.01, "sync": 0.01, "optimizer": 0.01}}, set()),
+        ({}, set()),
+        ({"threads": CORES + 1}, {"threads"}),
+        ({"waiting": 0.5}, {"threads"}),
+    ],
+)
+def test_only_what_the_profile_speaks_for_is_left_out(facts, suspects):
+    """Threads, too: nobody changes a number that fits the cores."""
+    assert set(find_suspects(profile(**facts))) == suspects
 
 
-def test_advice_is_the_repair_that_was_measured():
-    repairs = {"1 threads": FASTER, "2 workers": Ratio(1.2, 1.1, 1.3, "faster")}
-    advice = advise("threads", repairs, evidence())
-    assert advice.code == "torch.set_num_threads(1)"
-    advice = advise("threads", {"2 workers": FASTER}, evidence())
-    assert "num_workers=2" in advice.code
-    advice = advise("optimizer", {"fused=True": FASTER}, evidence())
-    assert "AdamW" in advice.code and "fused=True" in advice.code
+def test_at_most_three_are_left_out_the_largest():
+    shares = {"input": 0.1, "copies": 0.3, "sync": 0.2, "optimizer": 0.4}
+    found = find_suspects(profile(shares=shares, threads=CORES + 1))
+    assert list(found) == ["threads", "optimizer", "transfer"]
 
 
-@pytest.mark.parametrize("name", ["fused=True", "foreach=True"])
-def test_no_advice_for_what_was_measured_to_be_slower(name):
-    advice = advise("optimizer", {name: SLOWER}, evidence())
-    assert name not in advice.code
+@pytest.mark.parametrize(("threads", "tried"), [(CORES + 6, CORES), (CORES, 1)])
+def test_the_other_number_of_threads_is_the_cores_or_one(threads, tried):
+    found = find_suspects(profile(threads=threads, waiting=0.5))
+    assert found["threads"].keywords == {"threads": tried}
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop", "LBFGS", "Own"])
-def test_the_advised_line_runs(name):
-    advice = advise("optimizer", {}, evidence(optimizers=[name]))
-    eval(advice.code, {"torch": torch, "model": nn.Linear(4, 1)})
+# What is advised
+
+
+def test_every_verdict_has_advice_and_says_whether_it_changes_the_result():
+    for cause in CAUSES.values():
+        assert cause.sentence.endswith(".") and cause.code and cause.chapter
+        assert "\n" not in cause.code
+    changing = {name for name, cause in CAUSES.items() if "change" in cause.effect}
+    assert {"compute", "communication", "overhead"} <= changing
+    assert CAUSES["compute"].effect in CAUSES["compute"].advise()
+
+
+@pytest.mark.parametrize("how", ["JupyterLab", "VS Code"])
+def test_advice_does_not_point_to_the_chapter_that_is_read(how, monkeypatch):
+    assert "Chapter 02" in CAUSES["python"].advise()
+    notebook = "/somewhere/tutorials/02_profiling.ipynb"
+    if how == "JupyterLab":
+        monkeypatch.setenv("JPY_SESSION_NAME", notebook)
+    else:
+        main = sys.modules["__main__"]
+        monkeypatch.setattr(main, "__vsc_ipynb_file__", notebook, raising=False)
+    assert "Chapter" not in CAUSES["python"].advise()
+    assert "Chapter 03" in CAUSES["input"].advise()
 
 
 # The report
@@ -1416,8 +1290,13 @@ def has_no_knob():
     yield from waits(pause=0.0)
 
 
-@functools.cache
 def diagnosed():
+    """Return a diagnosis of a loop that waits, as a quiet machine has it."""
+    return dataclasses.replace(measured(), verdict="input", reason="")
+
+
+@functools.cache
+def measured():
     """Diagnose a loop that waits, for long enough to be sure."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("KIT_SMOKE")
@@ -1428,140 +1307,68 @@ def diagnosed():
 
 
 def test_a_loop_that_waits_for_data_is_told_so():
-    found = diagnosed()
-    assert found.verdict == "input"
+    found = measured()
+    assert found.verdict in ("input", None)  # other programs may have disturbed it
     assert found.shares["input"] > 0.8
-    assert found.savings["input"].verdict == "faster"
     assert found.savings["input"].value > 3  # how sure that is, make bench judges
-    assert found.advice.chapter.startswith("03")
-    assert "data" in found.sentence() and "saves" in found.sentence()
-    assert found.step_seconds > 0.02
-    assert 0 <= found.overhead < 0.2
-    assert all(0 <= rate <= 1.5 for rate in found.rates.values())
-
-
-def number(text):
-    return float(text.strip().replace("−", "-").replace(",", ""))
-
-
-def seconds(text):
-    value, unit = text.split()
-    return number(value) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+    assert diagnosed().advice.chapter.startswith("03")
+    assert "data" in diagnosed().sentence() and "saves" in diagnosed().sentence()
+    assert any("time.sleep(pause)" in line for line in found.profile.lines["input"])
 
 
 def test_repr_tells_it_all():
     found = diagnosed()
     said = repr(found)
     assert said.startswith(found.sentence())
-    table = re.compile(r"^(.+?) {2,}([\d.]+)\s?% +([\d.,]+ [mµn]?s)\s*$", re.MULTILINE)
-    rows = {
-        name: (number(share) / 100, seconds(t))
-        for name, share, t in table.findall(said)
-    }
-    assert set(rows) == {PHASES[phase] for phase in found.shares}
-    for phase, share in found.shares.items():
-        told, each = rows[PHASES[phase]]
-        assert told == pytest.approx(share, abs=0.006)
-        assert each == pytest.approx(share * found.step_seconds, rel=0.06)
+    rows = dict(re.findall(r"^(.+?) {2,}([\d.]+%) +[\d.,]+ [mµn]?s$", said, re.M))
+    assert rows == {PHASES[phase]: f"{x:.1%}" for phase, x in found.shares.items()}
     assert found.advice.code in said and found.advice.sentence in said
-    assert found.advice.chapter in said
-    saved = causes.saved(found.savings["input"])
-    assert f"{100 * saved.value:.0f} %" in said
-    assert "[" in said
-
-
-def test_repr_names_lines_that_read_tensors():
-    assert "test_diagnosis.py" in repr(diagnosed())
-    assert "loss.item()" in repr(diagnosed())
+    assert f"{100 * saved(found.savings['input']).value:.0f} % [" in said
+    assert "time.sleep(pause)" in said, "the reader's own line is named"
 
 
 def test_picture_in_words_has_all_numbers():
     found = diagnosed()
     alt = found.plot().alt
     assert found.sentence() in alt
-    for phase, share in found.shares.items():
-        said = alt.split(f"{PHASES[phase]}: ")[1].split(" %")[0]
-        assert number(said) / 100 == pytest.approx(share, abs=0.006)
-    for value in causes.saved(found.savings["input"]):
+    for phase in found.shares:
+        assert f"{PHASES[phase]}: " in alt
+    for value in saved(found.savings["input"]):
         assert f"{100 * value:.0f} %" in alt
-    assert "overhead" in alt
-
-
-def test_timeline_of_a_diagnosis():
-    alt = diagnosed().timeline(2).alt
-    assert "main thread" in alt and "waiting for data" in alt and "%" in alt
-    assert diagnosed().timeline(10**6).alt, "no more than were recorded"
-
-
-@pytest.mark.parametrize("steps", [0, -1, 1.5, None])
-def test_timeline_of_no_steps(steps):
-    found = diagnosed()
-    refused(lambda: found.timeline(steps), f"steps={steps}")
-
-
-def test_dict_can_be_written_as_json():
-    written = diagnosed().to_dict()
-    again = json.loads(json.dumps(written, allow_nan=False))
-    assert again["verdict"] == "input"
-    assert again["shares"] == pytest.approx(diagnosed().shares)
-    assert again["savings"].keys() == diagnosed().savings.keys()
-    assert again["advice"]["code"] == diagnosed().advice.code
-    assert again["sentence"] == diagnosed().sentence()
-
-
-def test_dict_of_what_is_not_known_can_be_written_too():
-    unknown = Ratio(*UNKNOWN, "cannot tell", "too few pairs")
-    found = dataclasses.replace(diagnosed(), savings={"input": unknown})
-    assert "nan" not in repr(found).lower()
-    assert "nan" not in found.plot().alt.lower()
-    json.dumps(found.to_dict(), allow_nan=False)
 
 
 def estimated():
     """Return a diagnosis whose verdict rests on the shares of some steps."""
     savings = {
-        "python": causes.estimate([0.48, 0.47, 0.49]),
+        "python": estimate([0.48, 0.47, 0.49]),
         "input": Ratio(1.25, 1.2, 1.3, "faster"),
-        "overhead": causes.estimate([0.001, 0.001, 0.002]),
+        "overhead": estimate([0.001, 0.001, 0.002]),
     }
-    advice = advise("python", {}, evidence())
-    changes = {"verdict": "python", "savings": savings, "advice": advice}
-    return dataclasses.replace(diagnosed(), **changes)
+    return dataclasses.replace(diagnosed(), verdict="python", savings=savings)
 
 
 def test_what_is_estimated_says_so_and_shows_no_interval():
     found = estimated()
     words = "about 48 %, estimated from its share of 3 profiled steps"
-    assert words in found.sentence() and words in found.headline()
+    assert words in found.sentence()
     page = Page(found._repr_html_()).text
     for said in (repr(found), page):
-        assert "about 48 %" in said and words.partition(", ")[2] in said
+        assert "your own code" in said and "about 48 %" in said
         assert "48 % [" not in said and "20 % [17, 23]" in said
         assert "nan" not in said.lower()
-        assert causes.REMOVED["overhead"] not in said, "it saves nothing"
-    written = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert written["savings"]["python"]["saved"] == [pytest.approx(0.48), None, None]
-    assert written["savings"]["python"]["speed"][1:] == [None, None]
-    assert written["savings"]["input"]["saved"][1] is not None
+        assert CAUSES["overhead"].removed not in said, "it saves nothing"
 
 
 def test_the_picture_marks_what_is_estimated():
     figure = estimated().plot()
     axes = figure.axes[1]
     names = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
-    assert names == ["code outside PyTorch (estimate)", "the wait for data"]
+    assert names == [
+        "your own code beside the training (estimate)",
+        "the wait for data",
+    ]
     python, wait = axes.patches
     assert python.get_hatch() and not wait.get_hatch()
-    assert len(axes.containers) - 2 == 1, "one interval, of what was measured"
-    assert "code outside PyTorch (estimate): 48 %; the wait for data: 20 %" in (
-        figure.alt
-    )
-
-
-def test_verify_says_that_a_prediction_was_an_estimate():
-    done = estimated().verify(does_not_wait, seconds=1.0)
-    said = "predicted: about 48 %, estimated from its share of 3 profiled steps"
-    assert said in done.sentence()
 
 
 class Page(html.parser.HTMLParser):
@@ -1591,52 +1398,36 @@ class Page(html.parser.HTMLParser):
 
 def test_page_is_complete_and_escaped():
     found = diagnosed()
-    text = found.to_html()
-    assert text.lower().startswith("<!doctype html>")
-    page = Page(text)
-    assert not page.open
-    assert {"html", "head", "title", "body", "img"} <= set(page.tags)
-    assert "b" not in page.tags and BOLD not in text
-    assert BOLD in page.text
-    assert found.sentence() in page.text
-    assert found.advice.code in page.text
-    assert len(page.alts) >= 2 and all(page.alts)
-    assert not re.search(r"(src|href)=[\"']?https?:", text)
+    for text in (found.to_html(), found._repr_html_()):
+        page = Page(text)
+        assert not page.open
+        assert "b" not in page.tags and BOLD not in text
+        assert BOLD in page.text + " ".join(page.alts)
+        assert found.advice.code in page.text
+        assert page.alts and all(page.alts)
+        assert not re.search(r"(src|href)=[\"']?https?:", text)
+    assert found.to_html().lower().startswith("<!doctype html>")
 
 
-def test_notebook_shows_the_same_escaped():
-    page = Page(diagnosed()._repr_html_())
-    assert not page.open and "b" not in page.tags
-    assert all(page.alts) and page.alts
-
-
-def test_escaped_even_where_an_error_or_a_file_is_named_so():
-    def train(*, name="<i>&amp;\"'"):
-        while True:
-            yield 1
-
-    page = Page(kit.diagnose(train).to_html())
-    assert "i" not in page.tags and "<i>&amp;" in page.text
+@pytest.mark.parametrize("verdict", ["healthy", None])
+def test_without_a_cause_the_reason_is_told(verdict):
+    changes = {"verdict": verdict, "reason": "nothing to repair was found (x)"}
+    found = dataclasses.replace(diagnosed(), **changes)
+    assert "nothing to repair was found (x)" in repr(found)
+    assert ("try " in repr(found)) is (verdict is not None)
+    assert "nothing to repair" in Page(found.to_html()).text
+    assert "predicted: nothing" in found.verify(does_not_wait, seconds=1.0).title
 
 
 def test_verify_says_what_was_predicted_and_what_is_gained():
     found = diagnosed()
     with untouched():
         done = found.verify(does_not_wait, seconds=1.0)
-    assert done.predicted == found.savings["input"]
-    assert done.comparison.ratio.value > 3
-    for said in (repr(done), done._repr_html_(), done.sentence()):
-        assert "predicted" in said and said.count("%") >= 2
-    assert "as as" not in repr(done) and "as fast as before" in repr(done)
-    unsure = kit.compare({"before": waits, "repaired": waits}, seconds=0.3)
-    unsure.ratios["repaired"] = Ratio(1.2, 0.8, 1.8, "cannot tell")
-    doubted = dataclasses.replace(done, comparison=unsure)
-    assert doubted.sentence().startswith("Cannot tell")
-
-
-def test_verify_takes_a_repair_without_the_knobs():
-    found = diagnosed().verify(has_no_knob, seconds=1.0)
-    assert found.comparison.ratio.value > 3
+    assert done.ratio.value > 3
+    assert "predicted: " in done.title and done.title.count("%") == 2
+    assert done.title in repr(done) and done.title in done._repr_html_()
+    said = estimated().verify(does_not_wait, seconds=1.0).title
+    assert said.endswith("predicted: about 48 %")
 
 
 def test_verify_gives_the_knobs_that_it_has():
@@ -1648,6 +1439,7 @@ def test_verify_gives_the_knobs_that_it_has():
 
     diagnosed().verify(other, seconds=1.0)
     assert set(seen) == {(BOLD, 0.02)}
+    assert diagnosed().verify(has_no_knob, seconds=1.0).ratio.value > 3
 
 
 def test_verify_refuses_what_is_no_experiment():
@@ -1658,14 +1450,43 @@ def test_verify_refuses_what_is_no_experiment():
         assert len(str(caught.value).splitlines()) <= 6
 
 
-def test_a_healthy_verdict_has_nothing_to_predict():
-    found = dataclasses.replace(
-        diagnosed(), verdict=None, reason="nothing saves more than 3%", advice=None
-    )
-    assert "nothing saves more than 3%" in repr(found)
-    assert "try " not in repr(found)
-    assert Page(found.to_html()).text.count("nothing saves more than 3%")
-    assert found.verify(does_not_wait, seconds=1.0).predicted is None
+def test_a_diagnosis_is_verified_where_it_was_made(monkeypatch):
+    asked = []
+
+    def compare(experiments, *, seconds, on):
+        asked.append(on)
+        raise Broken
+
+    monkeypatch.setattr("kit.diagnosis.diagnosing.compare", compare)
+    here, there = Here(), Here()
+    found = dataclasses.replace(diagnosed(), on=here)
+    for given, expected in (({}, here), ({"on": there}, there)):
+        with pytest.raises(Broken):
+            found.verify(does_not_wait, **given)
+        assert asked.pop() is expected
+
+
+class Here:
+    """A place that is this process."""
+
+    def __len__(self):
+        return 1
+
+    def prepare(self, experiment, knobs):
+        return Variant(experiment, knobs)
+
+
+def test_an_exchange_that_cannot_be_left_out_is_not_judged(group):
+    def train():
+        while True:
+            dist.all_gather([torch.ones(9)], torch.ones(9))
+            yield 1
+
+    found = kit.diagnose(train, on=Here())
+    ratio = found.savings["communication"]
+    assert ratio.verdict == "cannot tell" and math.isnan(ratio.value)
+    assert "all_gather" in ratio.reason
+    assert found.verdict is None
 
 
 def test_two_diagnoses_at_once_take_turns():

@@ -11,10 +11,8 @@ import threading
 
 import nbformat
 import pytest
-from matplotlib.collections import PathCollection
 from matplotlib.colors import same_color, to_rgb
 from matplotlib.container import ErrorbarContainer
-from matplotlib.markers import MarkerStyle
 from matplotlib.text import Text
 from nbclient import NotebookClient
 from pictures import assert_that_texts_have_room, luminance
@@ -22,7 +20,7 @@ from PIL import Image
 
 from kit import figures
 from kit.figures.html import to_png
-from kit.figures.style import COLOURS, SERIES_COLOURS
+from kit.figures.style import COLOURS, LINES
 
 NAN = math.nan
 
@@ -146,11 +144,6 @@ def test_an_unknown_value_is_written_and_has_no_bar():
     assert "1: unknown" in figure.alt
 
 
-def test_values_are_written_by_the_given_function():
-    figure = draw_workers(values=[1, 1.5, 2.04], format=figures.format_ratio)
-    assert texts_of(figure) == ["1.00 ×", "1.50 ×", "2.04 ×"]
-
-
 BARS = {
     "either sign": {"values": [-3, 0, 5], "lows": [-4, -1, 4], "highs": [-2, 1, 6]},
     "wide": {"labels": ["a" * 90, "WWW " * 9, "x-" * 40], "title": "WIDE MWM " * 20},
@@ -179,6 +172,8 @@ def test_predicted_values_are_dashed_frames_in_the_colour_of_their_bars():
     colours = COLOURS["baseline"], COLOURS["measured"]
     for frame, colour in zip(frames, colours, strict=True):
         assert same_color(frame.get_edgecolor(), colour)
+    ends = [text.xy[0] for text in axes_of(figure).texts]
+    assert ends == [800, 1150, 1610], "no text crosses a frame"
     assert "Predicted: 0: 800; 2: 1,500." in figure.alt
     assert "(dashed: predicted)" in axes_of(figure).get_xlabel()
 
@@ -195,27 +190,20 @@ def test_lists_of_different_lengths_are_an_error():
 
 
 @pytest.mark.parametrize("kind", ["bars", "lines"])
-def test_one_absurd_interval_is_cut_with_a_mark_and_decides_no_axis(kind):
+def test_one_absurd_interval_is_cut_and_decides_no_axis(kind):
     values, lows, highs = [2.0, 1.0, 1.5], [1.8, 1e-14, 1.4], [2.2, 5e21, 1.6]
     if kind == "bars":
         figure = figures.draw_bars("abc", values, lows, highs, title="t", unit="1/s")
-        reach, arrow = axes_of(figure).get_xlim()[1], ">"
+        reach = axes_of(figure).get_xlim()[1]
     else:
         series = {"here": ([1, 2, 3], values, lows, highs, "measured")}
         labels = {"title": "t", "xlabel": "x", "ylabel": "1/s"}
         figure = figures.draw_lines(series, **labels)
-        reach, arrow = axes_of(figure).get_ylim()[1], "^"
+        reach = axes_of(figure).get_ylim()[1]
     assert 6 <= reach < 10, "values decide"
-    marks = [c for c in axes_of(figure).collections if isinstance(c, PathCollection)]
-    (mark,) = marks
-    assert mark.get_paths()[0].vertices.tolist() == list_vertices(arrow)
+    assert max(end for _, _, end in intervals_of(figure, "xy"[kind == "lines"])) > 1e20
     assert "5.00e+21" in figure.alt, "who cannot see it is told all"
-    to_png(figure)
-
-
-def list_vertices(marker):
-    shape = MarkerStyle(marker)
-    return shape.get_path().transformed(shape.get_transform()).vertices.tolist()
+    assert to_png(figure)
 
 
 @pytest.mark.parametrize("times", [4, 6, 40])
@@ -291,7 +279,6 @@ def test_styles_differ_in_more_than_colour():
     [
         (["measured"], ["predicted"]),
         (["workers=2", "workers=4"], ["predicted, workers=2", "predicted, workers=4"]),
-        (["measured"], ["a line"]),
     ],
 )
 @pytest.mark.parametrize("turn", [1, -1])
@@ -359,18 +346,16 @@ CHOICES = {
 
 @pytest.mark.parametrize("logx", [False, True])
 @pytest.mark.parametrize("xs", CHOICES.values(), ids=CHOICES)
-def test_every_choice_has_its_tick_and_there_are_no_others(xs, logx):
-    logx = logx and xs[0] > 0
+def test_every_choice_has_its_tick_where_there_is_room(xs, logx):
     labels = {"title": "t", "xlabel": "x", "ylabel": "y", "logx": logx}
     series = {"a": (xs, [5] * len(xs), None, None, "measured")}
     figure = figures.draw_lines(series, **labels)
-    axis = axes_of(figure).xaxis
-    assert axis.get_majorticklocs().tolist() == xs
-    assert axis.get_minorticklocs().size == 0
     assert_that_texts_have_room(figure)
-    shown = [t.get_text().strip() for t in axes_of(figure).get_xticklabels()]
-    assert len(shown) == len(xs)
+    axis = axes_of(figure).xaxis
+    assert axis.get_minorticklocs().size == 0
     if logx or xs == CHOICES["few"]:
+        assert axis.get_majorticklocs().tolist() == xs
+        shown = [t.get_text() for t in axes_of(figure).get_xticklabels()]
         assert shown == [f"{x:,}" for x in xs]
 
 
@@ -385,11 +370,10 @@ def test_a_gap_is_a_gap_and_a_line_without_values_keeps_its_name():
     assert "lost: 1: unknown" in figure.alt
 
 
-@pytest.mark.parametrize(("style", "x"), [("guessed", 1), ("measured", 0)])
-def test_a_wrong_style_and_an_x_without_logarithm_name_the_series(style, x):
-    series = {"mine": ([x], [1], None, None, style)}
+def test_a_wrong_kind_names_the_series():
+    series = {"mine": ([1], [1], None, None, "guessed")}
     with pytest.raises(ValueError, match="mine"):
-        figures.draw_lines(series, title="t", xlabel="x", ylabel="y", logx=True)
+        figures.draw_lines(series, title="t", xlabel="x", ylabel="y")
 
 
 def test_of_many_points_the_alt_text_tells_those_that_matter():
@@ -406,7 +390,7 @@ def test_of_many_points_the_alt_text_tells_those_that_matter():
 
 def test_steps_are_milliseconds_counted_from_one_beside_their_median():
     times = [0.5, *[0.01] * 20, 0.05, *[0.01] * 20, None]
-    figure = figures.draw_steps(times, title="t", xlabel="batch")
+    figure = figures.draw_steps(times, title="t")
     steps, median = axes_of(figure).lines
     assert steps.get_xdata().tolist() == list(range(1, 44))
     assert steps.get_ydata()[:2].tolist() == [500, 10] and math.isnan(
@@ -414,7 +398,7 @@ def test_steps_are_milliseconds_counted_from_one_beside_their_median():
     )
     assert median.get_ydata().tolist() == [10, 10] and median.get_linestyle() == "--"
     assert texts_of(figure) == ["measured", "median 10.0 ms"]
-    assert axes_of(figure).get_xlabel() == "batch"
+    assert axes_of(figure).get_xlabel() == "step"
     assert "logarithmic" in axes_of(figure).get_ylabel()
     assert "median 10.0 ms" in figure.alt and "1: 500; 2: 10.0" in figure.alt
     even = figures.draw_steps([0.01, 0.02, None], title="t")
@@ -431,8 +415,8 @@ def test_no_steps_yet_is_a_card_too(times):
 
 def test_every_colour_that_writes_text_is_readable_on_a_card():
     card = luminance(to_rgb(COLOURS["card"]))
-    roles = ("ink", "muted", "predicted", "recorded", "slow")
-    for colour in [*SERIES_COLOURS, *(COLOURS[r] for r in roles)]:
+    roles = ("ink", "muted", "predicted", "recorded")
+    for colour in [*(c for c, _ in LINES), *(COLOURS[r] for r in roles)]:
         assert (card + 0.05) / (luminance(to_rgb(colour)) + 0.05) >= 4.5, colour
 
 
@@ -622,15 +606,15 @@ def test_bands_differ_by_hatch_and_are_named_in_their_order():
     (legend,) = figure.legends
     named = [text.get_text() for text in legend.get_texts()]
     below = ["activations", "gradients", "optimizer state", "parameters"]
-    assert named == ["predicted 325", *below]
-    assert texts_of(figure) == ["peak 320", "forward", "backward", "optimizer"]
+    assert named == ["predicted 325", "peak 320", *below]
+    assert texts_of(figure) == ["forward", "backward", "optimizer"]
 
 
 def test_a_stack_is_told_in_words():
-    alt = draw_step_memory(format=lambda value: f"{value:g} MB").alt
-    assert "At most 320 MB, at 2" in alt and "predicted: 325 MB" in alt
+    alt = draw_step_memory().alt
+    assert "At most 320, at 2" in alt and "predicted: 325" in alt
     assert "From 2 to 4: backward" in alt
-    assert "activations: 0: 0 MB; 1: 100 MB; 2: 200 MB" in alt
+    assert "activations: 0: 0; 1: 100; 2: 200" in alt
 
 
 @pytest.mark.parametrize("peak", [0, 3, 5])

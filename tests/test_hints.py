@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 import kit
 from kit import hints
 from kit.experiment import ExperimentError
-from kit.hints import describe_error, find_hint
+from kit.hints import find_hint, split_error
 from kit.machine import this_machine
 
 
@@ -95,7 +95,7 @@ def test_error_of_a_worker_is_said_and_not_its_traceback():
 
 def test_small_shared_memory_says_how_large_it_is(monkeypatch):
     machine = dataclasses.replace(this_machine(), shared_memory_bytes=64_000_000)
-    monkeypatch.setattr(hints, "this_machine", lambda root: machine)
+    monkeypatch.setattr(hints, "this_machine", lambda: machine)
     for text in [
         "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that "
         "dataloader's workers are out of shared memory.",
@@ -113,7 +113,7 @@ def test_full_disk_is_not_taken_for_shared_memory():
 
 def test_killed_for_memory_says_how_much_there_is(monkeypatch):
     machine = dataclasses.replace(this_machine(), memory_bytes=2_000_000_000)
-    monkeypatch.setattr(hints, "this_machine", lambda root: machine)
+    monkeypatch.setattr(hints, "this_machine", lambda: machine)
     for text in [
         "DataLoader worker (pid 7) is killed by signal: Killed. ",
         "DataLoader worker (pid(s) 7) exited unexpectedly",
@@ -142,7 +142,7 @@ def test_what_python_says_of_a_cells_data_set_is_known():
 
 def test_exit_without_fork_may_be_a_cells_data_set(monkeypatch):
     machine = dataclasses.replace(this_machine(), start_method="spawn")
-    monkeypatch.setattr(hints, "this_machine", lambda root: machine)
+    monkeypatch.setattr(hints, "this_machine", lambda: machine)
     error = RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
     assert "%%writefile" in find_hint(error)
 
@@ -208,9 +208,9 @@ def test_words_of_an_error_caught_in_a_worker():
     loader = DataLoader(Numbers(fail), batch_size=8, num_workers=1)
     with pytest.raises(ValueError) as caught:
         list(loader)
-    said = describe_error(caught.value)
-    assert said == "ValueError in DataLoader worker process 0: not a number: NaN"
-    assert describe_error(KeyError()) == "KeyError"
+    told = "ValueError", "in DataLoader worker process 0", "not a number: NaN"
+    assert split_error(caught.value) == told
+    assert split_error(KeyError()) == ("KeyError", "", "")
     del caught, loader
 
 
@@ -225,7 +225,11 @@ def test_words_of_a_workers_traceback_give_no_hint():
         'call last):\n  File "/torch_1/shm.py", line 7, in __getitem__\n'
         "    raise Odd  # Too many open files\nread.<locals>.Odd: no photo\n"
     )
-    assert describe_error(Odd(said)) == "Odd in DataLoader worker process 0: no photo"
+    assert split_error(Odd(said)) == (
+        "Odd",
+        "in DataLoader worker process 0",
+        "no photo",
+    )
     assert find_hint(Odd(said)) is None
 
 

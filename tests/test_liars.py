@@ -12,7 +12,7 @@ from helpers import children, wait_until
 from liars import LIARS, Liar, SimulatedStage, find
 
 import kit
-from kit import system, variant
+from kit import life, system
 
 SECONDS = 4.0
 
@@ -22,7 +22,7 @@ def stage(clock, device, monkeypatch):
     # How busy the machine is that runs this is no part of what is simulated.
     nothing = system.Load(0.0, 0.0, 0.0, 0.0, 0.0)
     monkeypatch.setattr(system, "read_load", lambda *_: nothing)
-    monkeypatch.setattr(variant, "_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.1)
     with SimulatedStage(SECONDS, clock, device) as made:
         yield made
 

@@ -29,7 +29,7 @@ from test_ratio import make_machine
 from torch.utils.data import DataLoader
 
 import kit
-from kit.cells import Beside
+from kit.cells import computing_as_cells
 from kit.comparison import Comparison
 from kit.experiment import ExperimentError
 from kit.figures import format_number
@@ -1209,11 +1209,9 @@ def test_a_model_is_drawn_beside_bars_too(show):
     ("model", "expected"),
     [
         (lambda: 77.25, 77.25),
-        (lambda n, /: 100.25 * n, 100.25),
-        (lambda **knobs: 100.25 * knobs["pause"], 100.25),
         (functools.partial(lambda pause, *, rate: rate * pause, rate=100.25), 100.25),
     ],
-    ids=["nothing", "by position", "everything", "partial"],
+    ids=["nothing", "partial"],
 )
 def test_models_of_other_shapes(show, model, expected):
     alt = show(explore(pause=[1, 2, 4], model=model)).alt
@@ -1277,7 +1275,7 @@ def test_a_panel_that_does_not_run_watches_nothing(show, monkeypatch):
     shown = show(explore(pause=[1, 2]))
     assert not shell.listeners
     shown.run()
-    assert shell.seen == {"pre_run_cell", "post_run_cell"} and not shell.listeners
+    assert shell.seen == {"pre_run_cell"} and not shell.listeners
     monkeypatch.setattr("kit.state.capture", never)
     shown.panel.clear()
 
@@ -1285,12 +1283,12 @@ def test_a_panel_that_does_not_run_watches_nothing(show, monkeypatch):
 def test_a_cell_that_begins_before_the_thread_does_is_noticed(monkeypatch):
     shell = Shell()
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
-    progress = Beside("measuring")
-    place = progress.computing_as_cells()
-    (begin,) = [listener for event, listener in shell.listeners if "pre" in event]
-    begin(None)
+    begun = []
+    place = computing_as_cells(begun.append)
+    ((_, begin),) = shell.listeners
+    begin("a cell")
     with place:
-        assert progress.disturbed
+        assert begun == ["a cell"]
     assert not shell.listeners
 
 

@@ -16,7 +16,7 @@ import pytest
 from helpers import children, forked, wait_until
 
 import kit
-from kit import system, variant
+from kit import life, system
 from kit.experiment import ExperimentError
 from kit.progress import Progress
 
@@ -117,8 +117,8 @@ def test_processor_time_of_children_is_counted_while_they_live_and_after():
 @pytest.fixture
 def impatient(monkeypatch):
     """Give processes less time to end by themselves."""
-    monkeypatch.setattr(variant, "_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(variant, "_GRACE_AFTER_INTERRUPT", 0.1)
+    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(life, "_GRACE_AFTER_INTERRUPT", 0.1)
 
 
 def lingering(*, started=None, ignore=False, where="step"):
@@ -351,10 +351,10 @@ FORK_SERVER = """
 import multiprocessing, time
 import psutil
 import kit
-from kit import variant
+from kit import life
 from multiprocessing import forkserver
 
-variant._GRACE_SECONDS = 0.1
+life._GRACE_SECONDS = 0.1
 seen = set()
 
 def workers(*, variant=1):

@@ -608,7 +608,7 @@ def test_plot_over_a_knob_with_a_model_over_it():
     made = make_comparison(labels=WORKERS)
     plain, modelled = (
         made.plot(x="num_workers"),
-        made.plot(x="num_workers", model=lambda workers: 5 + 3 * workers),
+        made.plot(x="num_workers", model=lambda num_workers: 5 + 3 * num_workers),
     )
     for axes in (plain, modelled, made.plot()):
         assert title_of(axes) == made.sentence()

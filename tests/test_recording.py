@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from journal import write_journal
 from trials import make_life, make_machine, make_trial, rate_trial, run_trial
 
 import kit
@@ -86,7 +87,7 @@ def test_round_trip_is_equal(tmp_path):
     again = kit.load(saved(tmp_path, *trials))
     assert again == trials
     assert [t.machine for t in again] == [t.machine for t in trials]
-    assert [t.machine.why("cores") for t in again] == ["made up"] * 3
+    assert [t.machine.reasons["cores"] for t in again] == ["made up"] * 3
 
 
 def test_derived_numbers_survive(tmp_path):
@@ -176,7 +177,7 @@ def test_comparison_and_claim_survive_without_their_verdicts(tmp_path, journal):
     made = Comparison(trials, ["n=0", "n=2"])
     journal += [*trials, made]
     claim("Two are faster.", made, at_least=1.5, otherwise="Or not.")
-    recording.write_journal(tmp_path / "journal.json")
+    write_journal(tmp_path / "journal.json")
     text = (tmp_path / "journal.json").read_text("utf-8")
     assert "verdict" not in text
     assert "✓" not in text
@@ -195,7 +196,7 @@ def test_comparison_and_claim_survive_without_their_verdicts(tmp_path, journal):
 def test_journal_keeps_of_and_within(tmp_path, journal):
     trials = [run_trial([1.0, 1.0], {"accuracy": [0.0, x, 0.0, x]}) for x in (0.8, 1)]
     journal += [*trials, Comparison(trials, ["a", "b"], "accuracy", 0.01)]
-    recording.write_journal(tmp_path / "journal.json")
+    write_journal(tmp_path / "journal.json")
     (comparison,) = recording.read(tmp_path / "journal.json").comparisons
     assert (comparison.of, comparison.within) == ("accuracy", 0.01)
     assert comparison.ratio.verdict == "more"

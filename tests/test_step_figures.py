@@ -5,7 +5,6 @@ import math
 import random
 
 import pytest
-from matplotlib.collections import PathCollection
 from matplotlib.colors import same_color, to_hex, to_rgb
 from matplotlib.container import ErrorbarContainer
 from matplotlib.patches import StepPatch
@@ -125,13 +124,13 @@ def test_labels_stand_inside_where_there_is_room_and_below_elsewhere():
     axes = draw_step(LOOP | {"sync": 0.003, "copies": 0}).axes[0]
     assert [text for text in texts_of(axes) if text] == [
         "waiting for data\n61 % · 61.0 ms",
-        "forward\n14 %\n14.0 ms",
         "backward\n19 % · 19.0 ms",
     ]
     assert keys_of(axes.get_legend()) == [
+        "forward  14 % · 14.0 ms",
         "optimizer  4.5 % · 4.50 ms",
         "waiting for the device  0.3 % · 300 µs",
-        "code outside PyTorch  1.5 % · 1.50 ms",
+        "your own code  1.5 % · 1.50 ms",
     ]
 
 
@@ -203,13 +202,12 @@ def test_an_unknown_end_or_value_is_neither_drawn_nor_written_as_a_number():
     assert_that_texts_have_room(figure)
 
 
-def test_an_enormous_interval_is_cut_with_arrows_and_told_whole():
+def test_an_enormous_interval_is_cut_and_told_whole():
     long = "a cause whose name goes on for as many as sixty characters.."
     rows = [(long, 0.5, -4, 5), ("a" * 60, 0.1, 0.08, 0.12)]
     figure = draw_step(savings=rows)
     axes = figure.axes[1]
-    marks = [c for c in axes.collections if isinstance(c, PathCollection)]
-    assert [mark.get_offsets()[0].tolist() for mark in marks] == [[-1.5, 0], [1.5, 0]]
+    assert axes.get_xlim() == (-1.5, 1.5)
     assert texts_of(axes)[0] == "50 % [−400, 500]"
     assert long in figure.alt and "95 % interval −400 % to 500 %" in figure.alt
     assert_that_texts_have_room(figure)
@@ -221,7 +219,7 @@ def test_a_step_says_all_its_numbers_in_words():
         "Where the 100 ms of a step go. It waits for data. "
         "waiting for data: 61 %, 61.0 ms; forward: 14 %, 14.0 ms; "
         "backward: 19 %, 19.0 ms; optimizer: 4.5 %, 4.50 ms; "
-        "code outside PyTorch: 1.5 %, 1.50 ms. "
+        "your own code: 1.5 %, 1.50 ms. "
         "Eager overhead, across the phases: 31 %. "
         "What removing a cause would save of the step: "
         "cached batches: 61 % (95 % interval 58 % to 64 %)."

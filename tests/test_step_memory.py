@@ -258,8 +258,3 @@ def test_inputs_that_do_not_fit_are_an_error_that_says_so():
         predict_step_memory(nn.Linear(4, 4), torch.zeros(2, 5))
     with pytest.raises(ValueError, match="positional argument"):
         predict_step_memory(nn.Linear(4, 4))
-
-
-def test_fewer_tensors_than_none_are_an_error():
-    with pytest.raises(ValueError, match="state_tensors=-1"):
-        predict_step_memory(nn.Linear(4, 4), torch.zeros(2, 4), state_tensors=-1)

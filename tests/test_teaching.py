@@ -16,7 +16,7 @@ import kit
 from kit import teaching
 from kit.comparison import Comparison
 from kit.ratio import Ratio
-from kit.teaching import Claim, NotAttempted, check
+from kit.teaching import Claim, check
 from kit.trial import JOURNAL
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -384,9 +384,6 @@ def test_a_claim_may_stay_open_which_changes_nothing_here(measured):
 
 
 CHECKS = '''
-from kit.teaching import NotAttempted
-
-
 def twice(double):
     """The function doubles."""
     assert double(2) == 4, f"twice 2 is 4, not {double(2)}"
@@ -399,10 +396,6 @@ def pair(first, second):
 
 def silent(attempt):
     assert attempt > 1
-
-
-def waiting(attempt):
-    raise NotAttempted
 
 
 def watched(attempt):
@@ -431,13 +424,6 @@ def test_nothing_attempted_does_not_raise(exercises):
     assert (found.passed, found.attempted) == (False, False)
     assert "not attempted" in repr(found)
     assert not {"✓", "✗"} & set(repr(found))
-
-
-def test_a_check_may_say_that_nothing_was_attempted(exercises):
-    found = check("07/waiting", lambda: None)
-    assert (found.passed, found.attempted) == (False, False)
-    assert "not attempted" in repr(found)
-    assert issubclass(NotAttempted, Exception)
 
 
 def test_a_solution_passes_and_is_told_so(exercises):

@@ -22,10 +22,7 @@ def make_machine(name="imaginary-2-cores"):
         "python": "3.11.1",
         "torch": "2.14.0",
         "threads": 2,
-        "compiler": None,
-        "reads_run_queue_delay": True,
         "start_method": "fork",
-        "container": None,
     }
     return Machine.from_dict(
         {key: {"value": value, "reason": "made up"} for key, value in values.items()}

@@ -239,7 +239,7 @@ def judge(guess: str, cause: str | None, reason: str) -> str:
     >>> judge("healthy", "compute", "93% of the step is matrix products")
     '✓ You guessed nothing to repair; it is nothing to repair.'
     """
-    if cause == "compute" or reason.startswith("nothing to repair"):
+    if cause == "compute":
         cause = "healthy"
     if cause is None:
         return f"? The diagnosis cannot tell: {reason}."

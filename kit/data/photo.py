@@ -80,10 +80,8 @@ class PhotoDataset:
         self.samples = [(str(p), self.classes.index(p.parent.name)) for p in paths]
         if not self.samples:
             raise DataError(
-                f"no photos in {folder}: expected a folder for each class, with "
-                f"JPEG files in it, such as {folder / 'cat' / '1.jpg'}.\n"
-                "PhotoDataset() without a folder draws its own; torchvision's "
-                "ImageFolder reads other images."
+                f"no photos in {folder}: expected a folder of JPEG files for each "
+                f"class, as in {folder / 'cat' / '1.jpg'}"
             )
 
     def __len__(self) -> int:

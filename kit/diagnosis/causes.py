@@ -1,16 +1,25 @@
-"""From what was measured to a verdict: which causes are suspected, and which it is."""
+"""The causes that a diagnosis knows: one table, and from what is measured to a verdict.
+
+A cause that can be left out has a context manager that does so. The others are told by
+their share of the profiled steps: an estimate, which has no interval.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from kit import figures, stats
-from kit.diagnosis.interventions import Intervention
-from kit.diagnosis.operations import Work
-from kit.ratio import Ratio, write_ratio
+from kit import stats
+from kit.diagnosis import counterfactuals
+from kit.diagnosis.counterfactuals import Change
+from kit.diagnosis.profiling import Profile
+from kit.figures import format_saving
+from kit.ratio import Ratio
 
 #: A cause counts where the lower end of what its removal saves is above this fraction.
 LEAST_SAVING = 0.03
@@ -19,94 +28,153 @@ _WORTH_A_REPAIR = 0.10
 #: Useful work takes most of a step from this fraction on.
 _MOST = 0.5
 #: Memory traffic is "near the bandwidth" from this share of a copy's on: operations
-#: write into fresh memory, and not in the order in which it lies.
-_NEAR_BANDWIDTH = 0.2
-_LEAST_RATE = 0.01
+#: write into fresh memory, not in its order, and wait for each other.
+_NEAR_BANDWIDTH = 0.1
 #: Costs of training itself: they can be lowered, seldom removed.
 _NECESSARY = ("optimizer", "overhead")
 #: Another number of threads is the simplest of all repairs.
 _SIMPLEST = 0.6
-#: Optimizers for which PyTorch has a fused step on every device.
-_FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
+#: Doubts about changes on the way are about less than this factor.
+_SURELY = 1.25
 
 
-#: What leaving each cause out would be, in a sentence about it.
-REMOVED = {
-    "input": "the wait for data",
-    "transfer": "copies to the device",
-    "python": "code outside PyTorch",
-    "overhead": "the cost of starting operations",
-    "sync": "waits for the device",
-    "optimizer": "the update of parameters",
-    "threads": "the wrong number of threads",
-    "communication": "the exchange between ranks",
+@dataclass(frozen=True)
+class Cause:
+    """A verdict: what it means, and what to do.
+
+    `removed` is what leaving it out would be, in words; `leave_out` does so, or is None
+    where it cannot be done; `suspected` says whether a profile speaks for it. The
+    advice is a `sentence`, a line of `code`, and a `chapter`. `effect` says whether
+    that code changes the result of the training, "" where it does not.
+    """
+
+    removed: str
+    sentence: str
+    code: str
+    chapter: str
+    effect: str = ""
+    leave_out: Change | None = None
+    suspected: Callable[[Profile], bool] = lambda profile: False
+
+    def advise(self) -> str:
+        """Say what to do; the chapter that is being read is not named."""
+        parts = [self.sentence, self.effect]
+        if self.chapter[:2] != find_chapter():
+            parts.append(f"Chapter {self.chapter}.")
+        return " ".join(filter(None, parts))
+
+
+def find_chapter() -> str:
+    """Return the number of the chapter that is being read, "" where none is.
+
+    JupyterLab and VS Code tell the kernel the notebook's name.
+    """
+    told = os.environ.get("JPY_SESSION_NAME", "")
+    told = vars(sys.modules["__main__"]).get("__vsc_ipynb_file__") or told
+    match = re.fullmatch(r"(\d\d)_\w+\.ipynb", Path(told).name)
+    return match[1] if match else ""
+
+
+def _takes(phase: str) -> Callable[[Profile], bool]:
+    return lambda profile: profile.shares.get(phase, 0.0) > LEAST_SAVING
+
+
+CAUSES = {
+    "input": Cause(
+        "the wait for data",
+        "The loop waits for its data: load in worker processes, or do less per sample.",
+        "DataLoader(dataset, batch_size, num_workers=2, persistent_workers=True)",
+        "03 loading",
+        leave_out=counterfactuals.batches_at_hand,
+        suspected=lambda p: _takes("input")(p) or p.children > 0,
+    ),
+    "transfer": Cause(
+        "copies to the device",
+        "The loop waits for batches to reach the device: pin them and do not wait.",
+        "batch.to(device, non_blocking=True)  # with DataLoader(…, pin_memory=True)",
+        "03 loading",
+        leave_out=counterfactuals.batches_on_device,
+        suspected=_takes("copies"),
+    ),
+    "python": Cause(
+        "your own code beside the training",
+        "Your own code takes the time: do it every hundred steps, or elsewhere.",
+        "if step % 100 == 0: ...  # log, save, compute metrics",
+        "02 profiling",
+    ),
+    "overhead": Cause(
+        "the cost of starting operations",
+        "Many small operations each cost more to start than to do: make them fewer and "
+        "larger.",
+        "model = torch.compile(model)  # or larger batches, and no loop over samples",
+        "07 fewer, larger kernels",
+        "Compiling changes results by rounding only; another batch size changes the "
+        "training.",
+    ),
+    "sync": Cause(
+        "waits for the device",
+        "The loop waits for the device at each step: read its numbers less often.",
+        "if step % 100 == 0: print(loss.item())",
+        "07 fewer, larger kernels",
+        leave_out=counterfactuals.numbers_unread,
+        suspected=_takes("sync"),
+    ),
+    "optimizer": Cause(
+        "the update of parameters",
+        "Updating the parameters takes the time: one operation over all of them is "
+        "quicker than one for each.",
+        "torch.optim.AdamW(model.parameters(), fused=True)",
+        "07 fewer, larger kernels",
+        "It changes results by rounding only, and gains less than leaving it all out.",
+        leave_out=counterfactuals.no_update,
+        # By hand it cannot be left out: then its share tells.
+        suspected=lambda p: (
+            _takes("optimizer")(p) and p.shares["optimizer"] > 2 * p.mean("loops")
+        ),
+    ),
+    "threads": Cause(
+        "this number of threads",
+        "The threads do not fit the cores: there are too few, or they get in each "
+        "other's way.",
+        "torch.set_num_threads(2)",
+        "01 how PyTorch runs",
+        leave_out=counterfactuals.other_threads,
+        suspected=lambda p: p.threads != p.cores or p.mean("waiting") > LEAST_SAVING,
+    ),
+    "communication": Cause(
+        "the exchange between ranks",
+        "The ranks wait for each other's gradients: exchange less, or less often.",
+        "with model.no_sync(): ...  # on all but the last of several small batches",
+        "12 communication",
+        "It changes the result: several small batches become one large one.",
+        leave_out=counterfactuals.no_exchange,
+        suspected=lambda p: _takes("communication")(p) or bool(p.exchanges),
+    ),
+    "compute": Cause(
+        "arithmetic",
+        "Good news: most of the time is useful arithmetic. Fewer bits make it cheaper.",
+        "with torch.autocast(device, dtype=torch.bfloat16): ...",
+        "09 mixed precision",
+        "It changes the result: it computes with fewer digits.",
+    ),
+    "memory": Cause(
+        "moving numbers through memory",
+        "Most of the time goes into moving numbers through memory: fuse operations, or "
+        "make the numbers smaller.",
+        "model = torch.compile(model)",
+        "07 fewer, larger kernels",
+        "It changes results by rounding only.",
+    ),
+    "healthy": Cause(
+        "nothing",
+        "Nothing to repair was found.",
+        "kit.diagnose(train, seconds=60)  # more seconds see smaller savings",
+        "00 start here",
+    ),
 }
 
 
-@dataclass(frozen=True)
-class Evidence:
-    """What a profiled run says: shares of the wall time, work, and what surrounds it.
-
-    `shares_by_step` are those of "python", "overhead" and "loops" (updates of
-    parameters outside the optimizer's step) in each step. `exchanges` says that ranks
-    exchange something, if only beside what they compute.
-    """
-
-    shares: Mapping[str, float]
-    shares_by_step: Mapping[str, Sequence[float]]
-    work: Work
-    step_seconds: float
-    optimizers: Sequence[str]
-    threads: int
-    cores: int
-    children: int
-    exchanges: bool = False
-
-
-def suspect(evidence: Evidence) -> list[Intervention]:
-    """Return the interventions that may show a saving; the first is for each cause."""
-    shares, cores = evidence.shares, evidence.cores
-    found: list[Intervention] = []
-    if shares.get("input", 0) > LEAST_SAVING or evidence.children:
-        found.append(Intervention("without waiting for data", "input", cached=True))
-    if shares.get("copies", 0) > LEAST_SAVING:
-        found.append(Intervention("batches already there", "transfer", on_device=True))
-    if shares.get("sync", 0) > LEAST_SAVING:
-        found.append(Intervention("without reading numbers", "sync", unread=True))
-    if shares.get("communication", 0) > LEAST_SAVING or evidence.exchanges:
-        found.append(Intervention("without exchange", "communication", alone=True))
-    if shares.get("optimizer", 0) > LEAST_SAVING and evidence.optimizers:
-        found.append(Intervention("without optimizer.step()", "optimizer", step="skip"))
-        if shares["optimizer"] > _WORTH_A_REPAIR:
-            fused = any(name in _FUSED for name in evidence.optimizers)
-            kind = "fused" if fused else "foreach"
-            found.append(Intervention(f"{kind}=True", "optimizer", step=kind))
-    threads = cores if evidence.threads != cores else 1
-    if cores > 1 or evidence.threads > 1:
-        label = f"{threads} thread{'s' * (threads > 1)}"
-        found.append(Intervention(label, "threads", threads=threads))
-    if evidence.children > cores:
-        found.append(Intervention(f"{cores} workers", "threads", workers=cores))
-    return found
-
-
-@dataclass(frozen=True)
-class Estimated(Ratio):
-    """The ratio of speeds that a share of some profiled steps lets expect.
-
-    It was not measured, so it has no interval. `spread` is how alike the steps are; a
-    verdict goes by it.
-    """
-
-    spread: stats.Estimate = field(
-        default=stats.Estimate(math.nan, math.nan, math.nan), repr=False, compare=False
-    )
-
-    def __str__(self) -> str:
-        return f"about {write_ratio(self.value)} ×"
-
-
-def saved(ratio: Ratio | stats.Estimate) -> stats.Estimate:
+def saved(ratio: Ratio) -> stats.Estimate:
     """Return the fraction of the time that something saves, of a ratio of speeds.
 
     >>> saved(Ratio(2.0, 1.6, 2.5, "faster"))
@@ -115,9 +183,9 @@ def saved(ratio: Ratio | stats.Estimate) -> stats.Estimate:
     return stats.Estimate(*(1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)))
 
 
-def bound(ratio: Ratio) -> stats.Estimate:
-    """Return the fraction of the time that something saves, as a verdict takes it."""
-    return saved(ratio.spread if isinstance(ratio, Estimated) else ratio)
+def is_estimate(ratio: Ratio) -> bool:
+    """Return whether a ratio was not measured, and so has no interval."""
+    return math.isnan(ratio.low) and not math.isnan(ratio.value)
 
 
 def write_saving(ratio: Ratio) -> str:
@@ -126,124 +194,73 @@ def write_saving(ratio: Ratio) -> str:
     >>> write_saving(Ratio(2.0, 1.6, 2.5, "faster")), write_saving(estimate([0.5, 0.5]))
     ('50 % [38, 60]', 'about 50 %')
     """
-    about = "about " if isinstance(ratio, Estimated) else ""
-    return about + figures.format_saving(*saved(ratio))
+    return "about " * is_estimate(ratio) + format_saving(*saved(ratio))
 
 
-def explain_saving(ratio: Ratio) -> str:
-    """Write what something saves, and how that is known if it was not measured.
-
-    >>> explain_saving(estimate([0.5, 0.5]))
-    'about 50 %, estimated from its share of 2 profiled steps'
-    """
-    saving = write_saving(ratio)
-    return f"{saving}, {ratio.reason}" if isinstance(ratio, Estimated) else saving
-
-
-def estimate(shares: Sequence[float]) -> Estimated:
+def estimate(shares: Sequence[float]) -> Ratio:
     """Return the ratio of speeds if a share of each step were not there.
+
+    It was not measured, so it has no interval. Its verdict goes by how alike the steps
+    are.
 
     >>> estimate([0.5, 0.5]).value
     2.0
     """
-    ends = (min(max(share, 0.0), 0.999) for share in stats.student_interval(shares))
-    spread = stats.Estimate(*(1 / (1 - share) for share in ends))
-    verdict = stats.judge_ratio(spread.low, spread.high)
-    steps = f"{len(shares)} profiled steps"
-    if len(shares) < 2:
-        verdict, steps = "cannot tell", "one profiled step; diagnose smaller steps"
-    reason = f"estimated from its share of {steps}"
-    return Estimated(spread.value, math.nan, math.nan, verdict, reason, spread=spread)
+    mean, low, _ = stats.student_interval([min(share, 0.999) for share in shares])
+    verdict = "faster" if low > LEAST_SAVING else "cannot tell"
+    reason = f"estimated from its share of {len(shares)} profiled steps"
+    return Ratio(1 / (1 - mean), math.nan, math.nan, verdict, reason)
 
 
-class Conclusion(NamedTuple):
-    """A verdict, or None, and why."""
+def settle(ratio: Ratio, doubts: Sequence[str]) -> Ratio:
+    """Return a ratio as certain where a doubt about it is smaller than itself.
 
-    verdict: str | None
-    reason: str
-
-
-def conclude(
-    savings: Mapping[str, Ratio],
-    evidence: Evidence,
-    rates: Mapping[str, float],
-    removed: Mapping[str, Ratio] | None = None,
-) -> Conclusion:
-    """Decide which cause it is; None where none is sure.
-
-    `rates` are the shares of the machine's peaks that "compute" and "memory" reach.
-    `removed` are savings without a cause altogether, where `savings` are a repair's:
-    how much a cause weighs is told by those.
+    Speeds that change on the way, by a fifth or so, say little against a larger factor.
+    Other `doubts`, such as what other programs did, may be of any size.
     """
-    fractions = {cause: bound(ratio) for cause, ratio in savings.items()}
-    sure = {
-        cause: fraction
-        for cause, fraction in fractions.items()
-        if fraction.low > LEAST_SAVING and savings[cause].verdict == "faster"
-    }
-    compute, memory = (
-        seconds / evidence.step_seconds
-        for seconds in (evidence.work.compute, evidence.work.memory)
-    )
+    if ratio.verdict == "cannot tell" and ratio.low > _SURELY and not any(doubts):
+        return replace(ratio, verdict="faster")
+    return ratio
+
+
+def decide(savings: Mapping[str, Ratio], profile: Profile) -> tuple[str | None, str]:
+    """Return which cause it is, or None where none is sure, and why."""
+    fractions = {cause: saved(ratio) for cause, ratio in savings.items()}
+    compute, memory = profile.mean("compute"), profile.mean("memory")
     useful = compute + memory
-    weights = {
-        cause: saved((removed or savings).get(cause, ratio)).value
-        for cause, ratio in savings.items()
-    }
-    wins = [
-        cause
-        for cause, fraction in fractions.items()
-        if fraction.low > LEAST_SAVING
-        and (cause not in _NECESSARY or weights[cause] > max(compute, memory))
-        and (fraction.value >= _WORTH_A_REPAIR or useful < _MOST)
-    ]
-    best = max(wins, key=weights.__getitem__, default=None)
-    if best and "threads" in wins:
-        simple = weights["threads"] >= _SIMPLEST * weights[best]
+    sure, unsure = [], []
+    for cause, (value, low, high) in fractions.items():
+        weighs = cause not in _NECESSARY or value > max(compute, memory)
+        if savings[cause].verdict == "faster" and not low <= LEAST_SAVING:
+            if weighs and (value >= _WORTH_A_REPAIR or useful < _MOST):
+                sure.append(cause)
+        elif (
+            math.isnan(value)
+            or (weighs and value >= _WORTH_A_REPAIR)
+            or (weighs and high > _WORTH_A_REPAIR and useful < _MOST)
+        ):
+            unsure.append(cause)
+    best = max(sure, key=lambda c: fractions[c].value, default="")
+    if best and "threads" in sure:
+        simple = fractions["threads"].value >= _SIMPLEST * fractions[best].value
         best = "threads" if simple else best
-    if best in sure:
-        return Conclusion(best, "")
-    may_be = [
-        cause
-        for cause, fraction in fractions.items()
-        if cause not in (*sure, *_NECESSARY) and fraction.value >= _WORTH_A_REPAIR
+    doubtful = [
+        c for c in unsure if not best or fractions[c].value > fractions[best].value
     ]
-    if best or may_be:  # it may well be this one, so it is none of the others
-        return Conclusion(None, _explain(savings, fractions, sure))
-    if useful >= _MOST and compute >= memory:
-        said = f"{compute:.0%} of the step is matrix products and the like"
-        if rates["compute"] >= _LEAST_RATE:  # else what they do could not be counted
-            said += f", at {rates['compute']:.0%} of this machine's measured peak"
-        return Conclusion("compute", said)
-    if useful >= _MOST and rates["memory"] >= _NEAR_BANDWIDTH:
-        return Conclusion(
-            "memory",
-            f"{memory:.0%} of the step moves numbers through memory, at "
-            f"{rates['memory']:.0%} of this machine's measured bandwidth",
-        )
-    return Conclusion(None, _explain(savings, fractions, sure))
-
-
-def _explain(
-    savings: Mapping[str, Ratio],
-    fractions: Mapping[str, stats.Estimate],
-    sure: Mapping[str, stats.Estimate],
-) -> str:
-    """Say why there is no verdict."""
-    unsure = {
-        cause: fraction
-        for cause, fraction in fractions.items()
-        if cause not in sure and not fraction.high <= _WORTH_A_REPAIR
-    }
-    if unsure:
-        most = max(unsure, key=lambda cause: unsure[cause].value)
-        may = f"removing {REMOVED[most]} may save {write_saving(savings[most])}"
+    if doubtful:
+        most = max(doubtful, key=lambda c: fractions[c].value)
         why = savings[most].reason or "the interval is too wide to tell"
-        why = f"it is {why}" if isinstance(savings[most], Estimated) else why
-        return f"{may}; not sure, since {why}; give it more seconds"
-    if sure:
-        names = ", ".join(sure)
-        return f"no single cause stands out; small savings are possible ({names})"
-    most = max([LEAST_SAVING, *(fraction.high for fraction in fractions.values())])
-    least = f"nothing that was left out saves more than {math.ceil(100 * most)}%"
-    return f"nothing to repair was found; {least}"
+        may = f"removing {CAUSES[most].removed} may save {write_saving(savings[most])}"
+        return None, f"{may}; not sure: {why}; give it more seconds"
+    if best:
+        return best, ""
+    if useful >= _MOST and compute >= memory:
+        return "compute", f"{compute:.0%} of the step is matrix products and the like"
+    if useful >= _MOST and profile.bandwidth >= _NEAR_BANDWIDTH:
+        reason = f"{memory:.0%} of the step moves numbers through memory, at "
+        return "memory", reason + f"{profile.bandwidth:.0%} of the speed of a copy here"
+    small = [f"{CAUSES[c].removed} {write_saving(r)}" for c, r in savings.items()]
+    return (
+        "healthy",
+        f"nothing to repair was found ({'; '.join(small) or 'no suspect'})",
+    )

@@ -1,36 +1,45 @@
-"""`diagnose`: where a step's time goes, and what removing each cost would save."""
+"""`diagnose`: where a step's time goes, what removing each cost would save."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from kit import clock
+from kit import clock, figures
 from kit.choices import Place, Request, check_place, make_variant
 from kit.comparison import Comparison
-from kit.diagnosis import causes
-from kit.diagnosis.advice import advise
-from kit.diagnosis.causes import Evidence, saved
-from kit.diagnosis.interventions import Intervention, installed, intervene
-from kit.diagnosis.places import during
-from kit.diagnosis.profiling import Profile, record, watched
-from kit.diagnosis.result import Diagnosis
+from kit.diagnosis.causes import (
+    CAUSES,
+    Cause,
+    decide,
+    estimate,
+    is_estimate,
+    saved,
+    settle,
+    write_saving,
+)
+from kit.diagnosis.counterfactuals import Change, change, other_threads
+from kit.diagnosis.profiling import Profile, record
 from kit.experiment import Experiment, ExperimentError, describe, named, resolve
 from kit.figures import format_value
-from kit.machine import this_machine
-from kit.measurement import compare_watched
+from kit.measurement import compare, compare_watched
 from kit.progress import Progress, Stopped, take_turn
 from kit.ratio import SPEED, Ratio, find_doubt
-from kit.trial import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: Of the time, leaving causes out gets at least this share.
 _LEAST_SHARE = 0.5
-#: Doubts about changes on the way are about less than this.
-_FACTOR = 1.25
-_BASELINE = "as it is"
+_MOST_SUSPECTS = 3
+#: Ratios below this are not shown: nothing is saved.
+_LEAST_SHOWN = 1.01
+#: Phases that are not called as their cause.
+_PHASES = {"transfer": "copies"}
 
 
 def diagnose(
@@ -44,10 +53,10 @@ def diagnose(
     """Find where a training step's time goes, and what removing each cost would save.
 
     Profiles a second or so of steps, then runs the experiment beside itself without
-    each cost that is suspected: batches kept from before, another number of threads, no
-    optimizer step … `seconds` is about how long all of it takes. With `on=ranks` it
-    runs on all of these processes, and the first is profiled. Raises ExperimentError
-    where the experiment cannot be run or profiled.
+    each cost that is suspected, three at most: batches kept from before, another number
+    of threads, no update … `seconds` is about how long all of it takes. With
+    `on=ranks` it runs on all of these processes, and the first is profiled. Raises
+    ExperimentError where the experiment cannot be run or profiled.
 
     >>> def train(*, size=64):
     ...     import torch
@@ -58,184 +67,252 @@ def diagnose(
     >>> sorted(diagnose(train, seconds=3.0).shares)[:2]
     ['backward', 'forward']
     """
-    check_seconds("diagnose()", seconds)
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not (number and 0 < seconds < math.inf):
+        raise ExperimentError(
+            f"diagnose(): seconds={format_value(seconds)} is not a time that it may "
+            "take.\nA diagnosis looks at single steps: say how many seconds, 20 as a "
+            "rule."
+        )
     with named("diagnose()"):
         check_place(on)
         resolved = resolve(experiment)
         bound = resolved.bind(knobs)
-    title = f"diagnosing {describe(resolved.name, bound)}"
-    with Progress(title, at_once=True) as progress:
-        return diagnose_watched(resolved, bound, progress, seconds, on)
+        title = f"diagnosing {describe(resolved.name, bound)}"
+        with Progress(title, at_once=True) as progress, take_turn(progress):
+            begun = clock.CLOCK.wall()
+            progress.begin(0, 1, seconds)
+            profile = record(resolved, bound, progress, seconds=seconds, on=on)[0]
+            suspects = find_suspects(profile)
+            spent = clock.CLOCK.wall() - begun
+            left = max(seconds - spent, _LEAST_SHARE * seconds)
+            progress.begin(0, 1, left)
+            savings = _leave_out(resolved, bound, suspects, progress, left, on)
+            if "communication" in suspects:
+                savings |= _check_exchange(resolved, bound, progress, on)
+            if progress.stopping:  # half a diagnosis is none
+                raise Stopped
+    savings |= _estimate(profile, savings)
+    verdict, reason = decide(savings, profile)
+    return Diagnosis(resolved, bound, verdict, reason, savings, profile, on)
 
 
-def check_seconds(caller: str, seconds: object) -> None:
-    """Raise ExperimentError for what is not a time that a diagnosis may take."""
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not (number and 0 < seconds < math.inf):
-        raise ExperimentError(
-            f"{caller}: seconds={format_value(seconds)} is not a time that it may "
-            "take.\nA diagnosis looks at single steps: say how many seconds, 20 as a "
-            "rule."
-        )
+def find_suspects(profile: Profile) -> dict[str, Change]:
+    """Return what to leave out, by cause: three at most, the largest shares first.
 
-
-def diagnose_watched(
-    experiment: Experiment,
-    knobs: Mapping[str, object],
-    progress: Progress,
-    seconds: float,
-    on: Place | None = None,
-) -> Diagnosis:
-    """Diagnose what `diagnose` was asked for, while somebody watches the progress.
-
-    Raises Stopped where the progress is told to stop before the end: half a diagnosis
-    is none.
+    Threads have no share; they come first, since nothing is as simple to change.
     """
-    with take_turn(progress):
-        begun = clock.CLOCK.wall()
-        progress.begin(0, 1, seconds)
-        variant = watched(on, experiment, knobs)
-        with contextlib.closing(variant), during(variant, progress, installed):
-            profile, *others = record(variant, progress, seconds=seconds)
-        evidence = gather(profile, 1 + len(others))
-        suspects = causes.suspect(evidence)
-        spent = clock.CLOCK.wall() - begun
-        left = max(seconds - spent, _LEAST_SHARE * seconds)
-        progress.begin(0, 1, left)
-        wrapped = functools.partial(installed, devices=bool(profile.trace.devices))
-        variant = make_variant(experiment, knobs, on)
-        with contextlib.closing(variant), during(variant, progress, wrapped):
-            comparison = _leave_out(experiment, knobs, suspects, progress, left, on)
-    if progress.stopping:
-        raise Stopped
-    return _conclude(experiment, knobs, profile, evidence, suspects, comparison)
+    found = [name for name, cause in CAUSES.items() if cause.suspected(profile)]
+    phases = {"threads": 1.0, "transfer": profile.shares.get("copies", 0.0)}
+    weights = profile.shares | phases
+    found.sort(key=lambda name: -weights.get(name, 0.0))
+    suspects = {name: CAUSES[name].leave_out for name in found[:_MOST_SUSPECTS]}
+    if "threads" in suspects:
+        number = find_other_number(profile)
+        suspects["threads"] = functools.partial(other_threads, threads=number)
+    return suspects
 
 
-def gather(profile: Profile, processes: int = 1) -> Evidence:
-    """Return what of a profile a verdict rests on; `processes` share the cores."""
-    cores = this_machine().cores
-    return Evidence(
-        shares=profile.shares,
-        shares_by_step=profile.shares_by_step,
-        work=profile.work,
-        step_seconds=profile.trace.step_seconds,
-        optimizers=profile.optimizers,
-        threads=profile.threads,
-        cores=max(1, cores // processes) if cores else profile.threads,
-        children=profile.children,
-        exchanges=any(e.is_exchange for t in profile.trace.threads.values() for e in t),
-    )
+def find_other_number(profile: Profile) -> int:
+    """Return which number of threads to try: the cores', or one."""
+    return profile.cores if profile.threads != profile.cores else 1
 
 
 def _leave_out(
     experiment: Experiment,
     knobs: Mapping[str, object],
-    suspects: Sequence[Intervention],
+    suspects: Mapping[str, Change],
     progress: Progress,
     seconds: float,
     on: Place | None,
-) -> Comparison | None:
-    """Run the experiment beside itself with each intervention, by turns."""
+) -> dict[str, Ratio]:
+    """Run the experiment beside itself without each suspect, by turns."""
     if not suspects:
-        return None
-    variants = [
-        make_variant(intervene(experiment, what), knobs, on, what.label)
-        for what in (Intervention(_BASELINE), *suspects)
-    ]
+        return {}
+    variants = [make_variant(change(experiment), knobs, on, "as it is")]
+    for cause, what in suspects.items():
+        variants.append(make_variant(change(experiment, what), knobs, on, cause))
+    for variant in variants:
+        variant.has_lived = (
+            True  # what its set-up prints was heard when it was profiled
+        )
     # Changed experiments are not recorded.
-    request = Request(SPEED, seconds, is_kept=False)
-    return compare_watched(variants, progress, request)
+    found = compare_watched(variants, progress, Request(SPEED, seconds, is_kept=False))
+    doubts = [
+        find_doubt(dataclasses.replace(trial, outcome="complete"), SPEED)
+        for trial in found.trials
+    ]
+    return {cause: settle(ratio, doubts) for cause, ratio in found.ratios.items()}
 
 
-def _conclude(
+def _check_exchange(
     experiment: Experiment,
     knobs: Mapping[str, object],
-    profile: Profile,
-    evidence: Evidence,
-    suspects: Sequence[Intervention],
-    comparison: Comparison | None,
-) -> Diagnosis:
-    measured = comparison.ratios if comparison else {}
-    if comparison is not None:
-        named = zip(comparison.labels, comparison.trials, strict=True)
-        trials = {label: [comparison.baseline, trial] for label, trial in named}
-        measured = {k: settle(ratio, trials[k]) for k, ratio in measured.items()}
-    removed = _find_savings(evidence, suspects, measured)
-    repairs = {w.label: measured[w.label] for w in suspects if w.is_repair}
-    savings = removed | _find_repaired(suspects, repairs)
-    work, peaks, (flops, moved) = profile.work, profile.peaks, profile.counts
-    rates = {
-        "compute": flops / max(work.compute, 1e-12) / peaks.flops_per_second,
-        "memory": moved / max(work.memory, 1e-12) / peaks.bytes_per_second,
-    }
-    verdict, reason = causes.conclude(savings, evidence, rates, removed)
-    return Diagnosis(
-        experiment=experiment,
-        knobs=dict(knobs),
-        verdict=verdict,
-        reason=reason,
-        shares=dict(profile.shares),
-        savings=savings,
-        advice=advise(verdict, repairs, evidence),
-        repairs=repairs,
-        step_seconds=evidence.step_seconds,
-        overhead=(work.overhead + work.optimizer_overhead) / evidence.step_seconds,
-        rates=rates,
-        profile=profile,
-        trials=list(comparison.trials) if comparison else [],
-    )
-
-
-def _find_repaired(
-    suspects: Sequence[Intervention], repairs: Mapping[str, Ratio]
+    progress: Progress,
+    on: Place | None,
 ) -> dict[str, Ratio]:
-    """Return the savings of repairs that make the optimizer's step faster.
+    """Return that nobody can tell what an exchange costs which cannot be left out."""
+    without = CAUSES["communication"].leave_out
+    options = {"seconds": 1.0, "steps": 1, "on": on, "without": [without]}
+    profiles = record(experiment, knobs, progress, **options)
+    left = sorted({name for profile in profiles for name in profile.exchanges})
+    if not left:
+        return {}
+    reason = f"{', '.join(left)} cannot be left out"
+    return {"communication": Ratio(math.nan, math.nan, math.nan, "cannot tell", reason)}
 
-    A step that is left out altogether saves more, and trains nothing.
-    """
+
+def _estimate(profile: Profile, measured: Mapping[str, Ratio]) -> dict[str, Ratio]:
+    """Return what the causes might save that cannot be left out, by their shares."""
+    shares = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
     return {
-        what.cause: repairs[what.label]
-        for what in suspects
-        if what.step in ("foreach", "fused")
-        and repairs[what.label].verdict == "faster"
-        and saved(repairs[what.label]).low > causes.LEAST_SAVING
+        cause: estimate(profile.across[name])
+        for cause, name in shares.items()
+        if cause not in measured and max(profile.across[name]) > 0
     }
 
 
-def settle(ratio: Ratio, trials: Sequence[Trial]) -> Ratio:
-    """Return a ratio as certain where a doubt about it is smaller than itself.
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """What `diagnose` found; its repr is the report.
 
-    Speeds that change on the way, by a fifth or so, say little against a larger factor.
-    What other programs did to the measurement may be of any size.
+    `verdict` names the cause, "healthy" where there is none, None where none is sure;
+    `reason` says why. `savings` maps each cause to the ratio of speeds without and with
+    it: measured, or where it cannot be left out an estimate, which has no interval.
     """
-    disturbed = any(
-        find_doubt(dataclasses.replace(trial, outcome="complete"), SPEED)
-        for trial in trials
-    )
-    if ratio.verdict != "cannot tell" or not ratio.low > _FACTOR or disturbed:
-        return ratio
-    return dataclasses.replace(ratio, verdict="faster")
 
+    experiment: Experiment
+    knobs: dict[str, object]
+    verdict: str | None
+    reason: str
+    savings: dict[str, Ratio]
+    profile: Profile
+    on: Place | None = None
 
-def _find_savings(
-    evidence: Evidence,
-    suspects: Sequence[Intervention],
-    measured: Mapping[str, Ratio],
-) -> dict[str, Ratio]:
-    """Return what the removal of each cause saves: measured, or by its share."""
-    savings: dict[str, Ratio] = {}
+    @property
+    def shares(self) -> dict[str, float]:
+        """The fractions of the main thread's wall time by phase; they add up to one."""
+        return self.profile.shares
 
-    def keep(cause: str, ratio: Ratio) -> None:
-        known = savings.get(cause)
-        if known is None or ratio.value > known.value:
-            savings[cause] = ratio
+    @property
+    def advice(self) -> Cause | None:
+        """What to do: a sentence, a line of code, a chapter."""
+        if self.verdict is None:
+            return None
+        cause = CAUSES[self.verdict]
+        if self.verdict == "threads":
+            number = find_other_number(self.profile)
+            return dataclasses.replace(cause, code=f"torch.set_num_threads({number})")
+        return cause
 
-    for what in suspects:
-        ratio = measured[what.label]
-        if what.step in (None, "skip") and not math.isnan(ratio.value):
-            keep(what.cause, ratio)
-    for cause, shares in evidence.shares_by_step.items():
-        if max(shares, default=0.0) > 0:
-            name = "optimizer" if cause == "loops" else cause
-            keep(name, causes.estimate(shares))
-    return savings
+    @property
+    def call(self) -> str:
+        """What was diagnosed, as a reader would write it."""
+        return describe(self.experiment.name, self.knobs)
+
+    def sentence(self) -> str:
+        """Return the finding in one sentence."""
+        ratio = self.savings.get(self.verdict or "")
+        if ratio is None:
+            verdict = f"{self.verdict}; " if self.verdict else ""
+            return f"{self.call}: {verdict}{self.reason}"
+        saving = write_saving(ratio)
+        if is_estimate(ratio):
+            saving = f"{saving}, {ratio.reason}"
+        return f"Removing {CAUSES[self.verdict].removed} saves {self.call} {saving}"
+
+    def plot(self) -> Figure:
+        """Draw the step as a bar of phases, and what removing each cause would save."""
+        rows = [
+            (CAUSES[c].removed + " (estimate)" * is_estimate(ratio), *saved(ratio))
+            for c, ratio in self._sorted()
+        ]
+        return figures.draw_step(
+            self.shares,
+            rows,
+            title=self.sentence() if self.verdict else self.sentence().split(";")[0],
+            step_seconds=self.profile.step_seconds,
+            overhead=self.profile.mean("overhead"),
+        )
+
+    def verify(
+        self, fixed: object, *, seconds: float = 8.0, on: Place | None = None
+    ) -> Comparison:
+        """Measure whether a repaired experiment gains what was predicted.
+
+        It is compared with the diagnosed one, with the same knobs where it has them,
+        and by default where that was diagnosed. The title of the Comparison says both.
+        """
+        with named("verify()"):
+            repaired = resolve(fixed)
+            known = repaired.defaults.keys() - repaired.fixed.keys()
+            own = {k: v for k, v in self.knobs.items() if k in known}
+            repaired.bind(own)
+        free = self.knobs.keys() - self.experiment.fixed.keys()
+        before = functools.partial(
+            self.experiment.function, **{k: self.knobs[k] for k in free}
+        )
+        names = {"before": before, "repaired": functools.partial(fixed, **own)}
+        found = compare(names, seconds=seconds, on=on or self.on)
+        predicted = self.savings.get(self.verdict or "")
+        title = "Cannot tell; the" if found.ratio.verdict == "cannot tell" else "The"
+        title += f" repair saves {write_saving(found.ratio)}; predicted: "
+        title += write_saving(predicted) if predicted else "nothing"
+        return dataclasses.replace(found, title=title)
+
+    def _sorted(self) -> list[tuple[str, Ratio]]:
+        """Return the causes that may save something, the largest saving first."""
+        some = [(c, r) for c, r in self.savings.items() if not r.value < _LEAST_SHOWN]
+        return sorted(some, key=lambda item: -item[1].value)
+
+    def remarks(self) -> list[str]:
+        """Return what else a reader should know, a sentence each."""
+        profile, phase = self.profile, _PHASES.get(self.verdict or "", self.verdict)
+        told = [self.advice.advise()] if self.advice else []
+        if lines := profile.lines.get(phase or ""):
+            told.append(f"Your lines there: {'; '.join(lines)}.")
+        told.append(
+            f"Starting operations takes {profile.mean('overhead'):.0%} of the step; "
+            f"recording made steps {profile.inflation:.0%} longer, which is taken off."
+        )
+        return told
+
+    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+        seconds = self.profile.step_seconds
+        phases = [
+            (figures.PHASES[p], f"{x:.1%}", figures.format_seconds(x * seconds))
+            for p, x in self.shares.items()
+        ]
+        savings = [
+            (CAUSES[c].removed, write_saving(ratio), ratio.reason)
+            for c, ratio in self._sorted()
+        ]
+        tables = (
+            (("phase", "share", "per step"), phases),
+            (("without", "saves", ""), savings),
+        )
+        return [table for table in tables if table[1]]
+
+    def __repr__(self) -> str:
+        pace = figures.format_seconds(self.profile.step_seconds)
+        lines = [self.sentence(), f"{self.call}, {pace} a step"]
+        for headers, rows in self._tables():
+            lines += ["", figures.text_table(headers, rows)]
+        if self.advice:
+            lines += ["", f"try  {self.advice.code}"]
+        return "\n".join([*lines, "", *(f"  {note}" for note in self.remarks())])
+
+    def _repr_html_(self) -> str:
+        picture = self.plot()
+        headers, rows = self._tables()[-1]
+        return figures.to_html(picture, picture.alt) + figures.html_table(
+            headers,
+            rows,
+            title=f"try  {self.advice.code}" if self.advice else self.reason,
+            note=" ".join(self.remarks()),
+        )
+
+    def to_html(self) -> str:
+        """Return the report as a page of its own."""
+        title = f"Diagnosis of {self.call}"
+        return figures.html_page(title, self._repr_html_(), text=repr(self))

@@ -1,229 +1,412 @@
-"""One life of an experiment under the profiler: what it shows, and what that costs."""
+"""One profiled life: what the main thread does when, and what it is spent on.
+
+A step is parted by place: what comes before its last backward pass is "forward", what
+lies between that and the last `optimizer.step()` is "optimizer", the rest is the
+reader's own code. Waits and exchanges are known by their names.
+"""
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import functools
+import itertools
 import math
+import re
+import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kit import figures
 from kit.choices import Place, make_variant
-from kit.diagnosis import lines, operations, phases, places, trace
-from kit.diagnosis.interventions import Intervention, intervene
-from kit.diagnosis.lines import Call, Line
-from kit.diagnosis.peaks import Peaks, measure_peaks
-from kit.diagnosis.phases import Segment
-from kit.diagnosis.trace import Trace
-from kit.experiment import Experiment, ExperimentError, smoke
+from kit.diagnosis import tracing
+from kit.diagnosis.counterfactuals import BACKWARD, LOADER, Change, change, labels
+from kit.diagnosis.tracing import WAITING, Event, Trace
+from kit.experiment import Experiment, smoke
 from kit.life import Block, Life
+from kit.machine import this_machine
 from kit.measurement import longest_warm_up
 from kit.progress import Progress
 from kit.variant import Variant
 
-#: A step without the profiler is timed for so long before and after, in seconds.
-_PLAIN_SECONDS = 0.3
-#: Steps are recorded for about so long, if their events are not too many.
-_RECORDED_SECONDS, _MOST_STEPS, _LEAST_STEPS = 1.0, 60, 5
-_LOOK_SECONDS, _READ_STEPS = 0.2, 3
-#: An event of a real step may cost more than one of the smallest operation.
-_MARGIN = 1.5
+#: Seconds of plain steps before and after, and of recorded ones; most steps and events.
+_PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.2, 1.0
+_LEAST_STEPS, _MOST_STEPS, _MOST_EVENTS = 5, 60, 150_000
+#: A pause between operations that is so many operations long is the reader's own code.
+_LONG_PAUSE = 20
+_LABELS = {
+    "enumerate(DataLoader)#": "input",
+    LOADER: "input",
+    "Optimizer.": "optimizer",
+    BACKWARD: "backward",
+    "Torch-Compiled Region": "forward",
+}
+_STEP = "Optimizer.step#"
+EXCHANGES = ("gloo:", "nccl:")
+_CALLS = ("c10d::", "record_param_comms", *EXCHANGES)
+_WAITS = {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"}
+_COPIES = {"cudaMemcpyAsync", "cudaMemcpy"}
+_READS = {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"}
+#: Arithmetic that updates parameters, clips gradients or averages weights.
+_UPDATE = re.compile(
+    r"aten::(_foreach_\w+|(add|sub|mul|div|neg|sqrt|addcmul|addcdiv|lerp|clamp"
+    r"|clamp_max|copy|pow|square|sum|norm|linalg_vector_norm)_?)"
+)
+_ARITHMETIC = re.compile(
+    r"aten::_?(addmm|mm|bmm|baddbmm|addmv|mv|dot|sparse_addmm|scaled_mm|int_mm"
+    r"|(mkldnn_|cudnn_|slow_|thnn_)?conv\w*|mkldnn_rnn_layer(_backward)?"
+    r"|cudnn_rnn(_backward)?|scaled_dot_product_\w+_attention\w*)"
+    r"|mkldnn::_?(linear|convolution)\w*|Torch-Compiled Region.*|CompiledFunction\w*"
+)
+_KERNELS = re.compile(r"gemm|cutlass|conv|xmma|wgrad|dgrad|flash|attention|cudnn", re.I)
+_TRAINING = ("forward", "backward")
+_ACROSS = ("python", "compute", "memory", "overhead", "loops", "waiting")
+
+
+class Segment(NamedTuple):
+    """A stretch of the main thread's time in one phase; a pause has an empty name."""
+
+    start: int
+    stop: int
+    phase: str
+    name: str = ""
 
 
 class Profile(NamedTuple):
-    """What one profiled life of an experiment showed.
+    """What one profiled life showed in one process.
 
-    `counts` are floating-point operations and bytes moved by other operations, per
-    step.
+    `shares` part the main thread's wall time. Across them lie "compute" (matrix
+    products and the like), "memory" (all other operations that train), "overhead"
+    (what operations cost before they do anything), "loops" (updates outside of
+    `optimizer.step()`) and "waiting" (for other threads): `across` has their
+    fractions of each step. `bandwidth` is how near the "memory" comes to what a copy
+    reaches here. `lines` are the reader's, by phase, with their shares of it.
     """
 
     trace: Trace
-    segments: Sequence[Segment]
-    shares: Mapping[str, float]
-    shares_by_step: Mapping[str, Sequence[float]]
-    work: operations.Work
-    counts: tuple[float, float]
-    peaks: Peaks
-    optimizers: Sequence[str]
-    lines: Sequence[Line]
-    reads: Sequence[Call]
-    children: int
+    segments: list[Segment]
+    shares: dict[str, float]
+    across: dict[str, list[float]]
+    bandwidth: float
+    lines: dict[str, list[str]]
+    step_seconds: float
+    inflation: float
     threads: int
-    notes: Sequence[str]
+    children: int
+    processes: int
+
+    def mean(self, name: str) -> float:
+        """Return the fraction of a step that lies across the phases."""
+        return statistics.fmean(self.across[name])
+
+    @property
+    def cores(self) -> int:
+        """How many cores each process has; as many as threads where that is unknown."""
+        return max(1, (this_machine().cores or self.threads) // self.processes)
+
+    @property
+    def exchanges(self) -> list[str]:
+        """The names of what ranks exchange, if only beside what they compute."""
+        events = self.trace.main + self.trace.others
+        return sorted({e.name for e in events if e.name.startswith(_CALLS)})
+
+
+# Recording
+
+
+@contextlib.contextmanager
+def during(
+    variant: Variant,
+    progress: Progress,
+    make: Callable[[], Any],
+    read: Callable[[Any], Any],
+) -> Generator[list[Any], None, None]:
+    """Enter a context in each process; afterwards the list holds what `read` makes."""
+    if hasattr(variant, "during"):
+        with variant.during(progress, make, read) as found:
+            yield found
+        return
+    found = []
+    with make() as value:
+        yield found
+    found.append(read(value))
 
 
 def record(
-    variant: Variant,
+    experiment: Experiment,
+    knobs: Mapping[str, object],
     progress: Progress,
     *,
     seconds: float,
+    on: Place | None = None,
     steps: int | None = None,
-    as_file: bool = False,
-    caller: str = "diagnose()",
+    without: Sequence[Change] = (),
 ) -> list[Profile]:
     """Let an experiment live once: plain steps, recorded steps, plain steps.
 
-    The variant is one of `watched`. `steps` is how many are recorded, by default as
-    many as about a second holds and memory has room for. Returns a profile of each
-    process. Raises ExperimentError where it cannot be profiled.
+    `steps` is how many are recorded, by default as many as about a second holds;
+    `without` is what is left out. Returns a profile of each process. Raises
+    ExperimentError where it cannot be profiled.
     """
-    import torch
-
-    ask = functools.partial(places.ask, variant, progress)
-    during = functools.partial(places.during, variant, progress)
-    ask(trace.refuse_second_profiler, caller)
-    call, notes = variant.call, []
-    read = functools.partial(trace.read, caller=f"{caller}: {call}")
-    with variant.lead(0, progress) as life:
+    variant = make_variant(change(experiment, labels, *without), knobs, on)
+    entering = functools.partial(during, variant, progress)
+    with contextlib.closing(variant), variant.lead(0, progress) as life:
         life.open()
         life.settle(longest_warm_up(seconds))
-        if any(ask(trace.is_profiling)):
-            raise ExperimentError(
-                f"{caller}: {call} runs a profiler of its own, and PyTorch "
-                "has one only.\nLeave it out of the experiment: the kit records "
-                "the same events."
-            )
         children = len(progress.find_children())
-        plain = _drive_for(life, _PLAIN_SECONDS)
-        progress.doing = "recording shapes"
-        looks = _count_steps(life, _LOOK_SECONDS)
-        profiling = functools.partial(trace.profiling, caller=caller)
-        with (
-            during(lines.sampling, list) as samples,
-            during(functools.partial(profiling, shapes=True), read) as shaped,
-        ):
-            _drive(life, looks + 1)
+        plain = [_run(life, _count_steps(life, _PLAIN_SECONDS))]
         progress.doing = "recording"
-        if steps is None:
-            steps = _choose_steps(life, shaped[0], notes)
-        with during(functools.partial(profiling, as_file=as_file), read) as made:
-            _drive(life, steps + 1)
-        plain += _drive_for(life, _PLAIN_SECONDS)
-        threads = ask(torch.get_num_threads)
-        event_costs = ask(trace.measure_event_cost)
-        peaks = ask(measure_peaks, "cuda" if made[0].devices else "cpu")
-        with during(lines.listing_reads, list) as calls:
-            _drive(life, _READ_STEPS)
-    seconds = math.fsum(block.wall_seconds for block in plain)
-    step_seconds = seconds / sum(block.steps for block in plain)
-    profiles = []
-    for number, (quick, slow) in enumerate(zip(made, shaped, strict=True)):
-        quick.step_seconds = slow.step_seconds = step_seconds
-        # What is longer than events explain has other reasons: the machine's speed.
-        quick.most_event_cost = _MARGIN * event_costs[number]
-        slow.most_event_cost = 1e9 * peaks[number].operation_seconds
-        profile = Profile(
-            **_read(quick, slow, samples[number], peaks[number], list(notes)),
-            reads=lines.sum_reads(calls[number], _READ_STEPS),
-            children=children,
-            threads=threads[number],
-        )
-        profiles.append(profile)
-    return profiles
+        recording = functools.partial(entering, tracing.profiling, tracing.read_trace)
+        # The sampler is a thread, which makes pauses: it looks at steps of its own.
+        with entering(tracing.sampling, list) as samples, recording() as looks:
+            _run(life, _count_steps(life, _LOOK_SECONDS) + 1)
+        room = _MOST_EVENTS * (len(looks[0].marks) - 1) // max(1, len(looks[0].main))
+        wanted = steps or _count_steps(life, _RECORDED_SECONDS)
+        with recording() as traces:
+            _run(life, max(1, min(wanted, room)) + 1)
+        plain.append(_run(life, _count_steps(life, _PLAIN_SECONDS)))
+        probe = functools.partial(tracing.look_around, bool(traces[0].devices))
+        with entering(contextlib.nullcontext, probe) as here:
+            pass
+        with entering(tracing.counting, sum) as moved:
+            counted = _run(life, 1).steps
+    seconds = sum(b.wall_seconds for b in plain) / sum(b.steps for b in plain)
+    facts = {"step_seconds": seconds, "children": children, "processes": len(traces)}
+    return [
+        _make_profile(*each, counted, facts)
+        for each in zip(traces, looks, samples, moved, here, strict=True)
+    ]
 
 
-def watched(
-    on: Place | None, experiment: Experiment, knobs: Mapping[str, object]
-) -> Variant:
-    """Make a variant whose steps are marked, as `record` needs it."""
-    what = Intervention("as it is", marked=True)
-    return make_variant(intervene(experiment, what), knobs, on)
-
-
-def _drive(life: Life, steps: int) -> list[Block]:
+def _run(life: Life, steps: int) -> Block:
     life.variant.steps, life.variant.block_seconds = steps, 0.0
-    return [life.block()]
-
-
-def _drive_for(life: Life, seconds: float) -> list[Block]:
-    life.progress.doing = "timing plain steps"
-    return _drive(life, 1 if smoke() else max(3, _count_steps(life, seconds)))
+    return life.block()
 
 
 def _count_steps(life: Life, seconds: float) -> int:
-    if smoke():
-        return 1
     per_step = max(life.variant.step_seconds, 1e-6)
-    return min(_MOST_STEPS, math.ceil(seconds / per_step))
+    wanted = max(_LEAST_STEPS, math.ceil(seconds / per_step))
+    return 1 if smoke() else min(_MOST_STEPS, wanted)
 
 
-def _choose_steps(life: Life, shaped: Trace, notes: list[str]) -> int:
-    """Return how many steps to record: about a second's, as far as memory allows."""
-    wanted = max(1 if smoke() else _LEAST_STEPS, _count_steps(life, _RECORDED_SECONDS))
-    events = math.ceil(sum(map(len, shaped.threads.values())) / shaped.steps)
-    room = max(1, trace.MOST_EVENTS // max(1, events))
-    if room < min(wanted, _LEAST_STEPS):
-        number = "one step was" if room == 1 else f"{room} steps were"
-        notes.append(f"A step has about {events:,} events, so only {number} recorded.")
-    return min(wanted, room)
+# What the main thread does when
 
 
-def _read(
-    made: Trace,
-    shaped: Trace,
-    samples: Sequence[tuple[int, lines.Place]],
-    peaks: Peaks,
-    notes: list[str],
-) -> dict[str, Any]:
-    """Make of two traces, one quick and one with shapes, what they show together."""
-    segments = phases.part(made, peaks.operation_seconds, phases.learn(shaped))
-    counts = phases.count_events(segments, made)
-    corrects = operations.is_inflated(made)
-    cost = {p: made.event_cost * n * corrects for p, n in counts.items()}
-    if corrects:
-        notes.append(
-            f"Recording made the steps {made.inflation:.0%} longer: the shares are "
-            f"corrected by {made.event_cost / 1000:.2g} µs for each event."
-        )
-    names = {
-        event.name.partition("#")[2].partition(".")[0]
-        for event in made.events
-        if event.name.startswith("Optimizer.step#")
+def part(trace: Trace, long_pause: float) -> list[Segment]:
+    """Part the main thread's wall time between the marks into phases, without a gap.
+
+    An operation is an event that no other holds; the reader's own labels are looked
+    through. Pauses belong to what follows; those longer than `long_pause`, in
+    nanoseconds, are the reader's own code.
+    """
+    found = _place(list(_find_operations(trace)), trace)
+    begin, end = trace.marks[0], trace.marks[-1]
+    segments: list[Segment] = []
+    for event, phase in [*found, (Event(end, end, "", ""), "forward")]:
+        start, stop = max(event.start, begin), min(event.stop, end)
+        pause = "python" if start - begin > long_pause else phase
+        while begin < start:  # a step's pauses end with it
+            cut = min(start, trace.marks[bisect.bisect(trace.marks, begin)])
+            segments.append(Segment(begin, cut, pause))
+            begin = cut
+        if stop > start:
+            segments.append(Segment(start, stop, phase, event.name))
+        begin = max(begin, stop)
+    return segments
+
+
+def _find_operations(trace: Trace) -> Iterator[tuple[Event, str]]:
+    """Yield what no other event holds, with its phase as far as its name tells it."""
+    until, starts = 0, [event.start for event in trace.main]
+    for number, event in enumerate(trace.main):
+        if event.start < until:
+            continue
+        inner = trace.main[number : bisect.bisect_left(starts, event.stop)]
+        names = {event.name, *(e.name for e in inner)}
+        if phase := _name_phase(event, names, bool(trace.devices)):
+            yield event, phase
+            until = event.stop
+
+
+def _name_phase(event: Event, names: set[str], has_device: bool) -> str | None:
+    for start, phase in _LABELS.items():
+        if event.name.startswith(start):
+            # A step with a closure holds forward and backward passes of its own.
+            return None if phase == "optimizer" and BACKWARD in names else phase
+    if event.name.startswith(_CALLS):
+        return "communication"
+    if event.is_label:
+        return None
+    if has_device and names & _COPIES:
+        return "sync" if event.name in _READS else "copies"
+    if has_device and names & _WAITS:
+        return "sync"
+    return "forward"
+
+
+def _place(
+    found: Sequence[tuple[Event, str]], trace: Trace
+) -> Iterator[tuple[Event, str]]:
+    """Yield operations with their phase by their place in the step.
+
+    What writes in place after the last `optimizer.step()`, as arithmetic does, is an
+    update, too, and the arithmetic around it with it: by hand, or an average.
+    """
+
+    marks = trace.marks
+    groups = itertools.groupby(found, lambda f: bisect.bisect(marks, f[0].start))
+    for _, group in groups:
+        step = [*group]
+        passes = [n for n, (_, phase) in enumerate(step) if phase == "backward"]
+        backward = max(passes, default=len(step))
+        updates = [n for n, (e, _) in enumerate(step) if e.name.startswith(_STEP)]
+        update = max([backward, *updates])
+        rest = [e.name for e, phase in step[update + 1 :] if phase == "forward"]
+        writes = any(n.endswith("_") or "_foreach_" in n for n in rest)
+        for number, (event, phase) in enumerate(step):
+            if phase == "forward" and number > backward:
+                is_update = writes and _UPDATE.fullmatch(event.name)
+                phase = "optimizer" if number < update or is_update else "python"
+            yield event, phase
+
+
+def find_lines(
+    samples: Sequence[tuple[int, str]], segments: Sequence[Segment]
+) -> tuple[dict[str, list[str]], float]:
+    """Return the lines that were seen most in each phase, with their shares of it.
+
+    And the share of their own code that only waits for other threads.
+    """
+    starts, seen = [s.start for s in segments], dict[str, Counter[str]]()
+    for when, line in samples:
+        if starts[0] <= when < segments[-1].stop:
+            phase = segments[bisect.bisect(starts, when) - 1].phase
+            seen.setdefault(phase, Counter())[line] += 1
+    lines = {
+        phase: [
+            f"{line} ({count / counts.total():.0%})"
+            for line, count in counts.most_common(3)
+            if line != WAITING
+        ]
+        for phase, counts in seen.items()
     }
-    shaped_segments = phases.part(shaped, peaks.operation_seconds)
-    work = operations.weigh(made, segments, peaks)
-    by_step = _shares_by_step(made, segments, peaks, made.event_cost * corrects)
-    # What other threads do meanwhile is no code outside PyTorch, or not known to be.
-    waits = lines.count_waits(samples, shaped_segments, "python")
-    by_step["python"] = [share * (1 - waits) for share in by_step["python"]]
-    if made.devices:
-        by_step["overhead"] = [work.overhead / made.step_seconds] * made.steps
-    return {
-        "trace": made,
-        "segments": segments,
-        "shares": phases.shares(segments, cost),
-        "shares_by_step": by_step,
-        "work": work,
-        "counts": operations.count(shaped, shaped_segments, peaks),
-        "peaks": peaks,
-        "optimizers": sorted(names),
-        "lines": lines.find_lines(samples, shaped_segments, "python"),
-        "notes": notes,
-    }
+    python = seen.get("python", Counter())
+    return lines, python[WAITING] / max(1, python.total())
 
 
-def _shares_by_step(
-    made: Trace, segments: Sequence[Segment], peaks: Peaks, cost: float
-) -> dict[str, list[float]]:
-    """Return the shares that have no counterfactual, step by step."""
-    found: dict[str, list[float]] = {"python": [], "overhead": [], "loops": []}
-    work = operations.work_by_segment(made, segments, peaks, cost)
-    edges = list(zip(made.marks, made.marks[1:], strict=False))
-    times = [Counter[str]() for _ in edges]
+# What it is spent on
+
+
+def _own_times(events: Sequence[Event]) -> list[float]:
+    """Return what each event took without those inside it, in nanoseconds."""
+    own = [float(event.stop - event.start) for event in events]
+    holders: list[int] = []
+    for number, event in enumerate(events):
+        while holders and events[holders[-1]].stop <= event.start:
+            holders.pop()
+        if holders:
+            own[holders[-1]] -= event.stop - event.start
+        # Labels of the reader's own hold what lies between operations, too.
+        if event.is_label and not event.name.startswith("Torch-Compiled"):
+            own[number] = 0.0
+        else:
+            holders.append(number)
+    return own
+
+
+def weigh(
+    trace: Trace, segments: Sequence[Segment], cost: float, least: float
+) -> list[Counter[str]]:
+    """Return for each step the nanoseconds of each phase, and across the phases.
+
+    Across: "compute" is matrix products and the like, "memory" all other operations of
+    forward and backward ("all compute", "all memory": of every phase), "overhead" what
+    operations cost there before they do anything: an operation's own time up to
+    `least`, and the pauses. "loops" are updates outside of `optimizer.step()`. What
+    recording an event costs is taken off each.
+    """
+    steps = [Counter[str]() for _ in trace.marks[1:]]
+    events = [*zip(trace.main, _own_times(trace.main), strict=True)]
     number = 0
-    for segment, (worked, events) in zip(segments, work, strict=True):
-        while number < len(edges) - 1 and segment.start >= edges[number][1]:
-            number += 1
-        took = max(0.0, segment.stop - segment.start - cost * events)
-        now = times[number]
-        now["all"] += took  # type: ignore[assignment]
-        if segment.phase == "python":
-            now["python"] += took  # type: ignore[assignment]
-        elif segment.phase in ("forward", "backward"):
-            now["overhead"] += max(0.0, took - worked)  # type: ignore[assignment]
+    for segment in segments:
+        now: Any = steps[bisect.bisect_right(trace.marks, segment.start) - 1]
+        took, worked = float(segment.stop - segment.start), 0.0
+        while number < len(events) and events[number][0].start < segment.stop:
+            event, own = events[number]
+            work = max(0.0, own - cost - least)
+            kind = "compute" if _ARITHMETIC.fullmatch(event.name) else "memory"
+            now[f"all {kind}"] += work
+            if segment.phase in _TRAINING:
+                now[kind] += work
+            took, worked, number = took - cost, worked + work, number + 1
+        now[segment.phase] += max(0.0, took)
+        if segment.phase in _TRAINING:
+            now["overhead"] += max(0.0, took - worked)
         elif segment.phase == "optimizer" and not segment.name.startswith("Optimizer."):
-            now["loops"] += took  # type: ignore[assignment]
-    for now in times:
-        for name, column in found.items():
-            column.append(now[name] / (now["all"] or 1))
-    return found
+            now["loops"] += max(0.0, took)
+    if trace.devices:
+        _weigh_devices(trace, steps)
+    return steps
+
+
+def _weigh_devices(trace: Trace, steps: Sequence[Counter[str]]) -> None:
+    """Tell by what a device did: its kernels' time, and what the host takes beyond it.
+
+    Where the host needs longer for forward, backward and update than the device is
+    busy, the device waits for operations to be started.
+    """
+    until = 0
+    for now in steps:
+        host = now["forward"] + now["backward"] + now["optimizer"]
+        now |= {"compute": 0, "memory": 0, "all memory": 0, "overhead": host}
+    for event in trace.devices:
+        took = max(0, event.stop - max(event.start, until))
+        until = max(until, event.stop)
+        if not event.name.startswith(("Memcpy", "Memset")):
+            now = steps[bisect.bisect_right(trace.marks, event.start) - 1]
+            kinds = (
+                ["compute"] if _KERNELS.search(event.name) else ["memory", "all memory"]
+            )
+            now.update(dict.fromkeys(kinds, took))
+            now["overhead"] = max(0, now["overhead"] - took)
+
+
+def _make_profile(
+    trace: Trace,
+    look: Trace,
+    samples: Sequence[tuple[int, str]],
+    moved: float,
+    here: tuple[float, float, int],
+    counted: int,
+    facts: Mapping[str, Any],
+) -> Profile:
+    """Make of what was recorded what it shows."""
+    bandwidth, operation_seconds, threads = here
+    recorded = (trace.marks[-1] - trace.marks[0]) / 1e9
+    plain = facts["step_seconds"] * (len(trace.marks) - 1)
+    least = 1e9 * operation_seconds
+    segments = part(trace, _LONG_PAUSE * least)
+    # What is longer than events explain has other reasons: the machine's speed.
+    extra = 1e9 * max(0.0, recorded - plain) / max(1, len(trace.main))
+    steps = weigh(trace, segments, min(extra, least), least)
+    lines, waiting = find_lines(samples, part(look, _LONG_PAUSE * least))
+    for now in steps:  # what other threads do meanwhile is not the main one's
+        now["waiting"] = waiting * now["python"]  # type: ignore[assignment]
+        now["python"] -= now["waiting"]
+        now["forward"] += now["waiting"]
+    wholes = [sum(now[p] for p in figures.PHASES) or 1 for now in steps]
+    sums, whole = sum(steps, Counter[str]()), sum(wholes)
+    seconds = max(1e-9, plain * sums["all memory"] / whole)
+    pairs = [*zip(steps, wholes, strict=True)]
+    return Profile(
+        trace=trace,
+        segments=segments,
+        shares={p: sums[p] / whole for p in figures.PHASES if sums[p]},
+        across={name: [now[name] / all_ for now, all_ in pairs] for name in _ACROSS},
+        bandwidth=moved / counted * len(steps) / seconds / bandwidth,
+        lines=lines,
+        inflation=max(0.0, recorded / max(plain, 1e-9) - 1),
+        threads=threads,
+        **facts,
+    )

@@ -16,7 +16,7 @@ from kit.figures.html import (
     text_table,
     to_html,
 )
-from kit.figures.steps import draw_step
+from kit.figures.steps import Span, draw_step, draw_timeline
 from kit.figures.style import (
     COLOURS,
     PHASES,
@@ -29,7 +29,6 @@ from kit.figures.style import (
     format_value,
     is_wide,
 )
-from kit.figures.timelines import Span, draw_timeline
 
 __all__ = ["COLOURS", "PHASES", "WIDTH", "Series", "Span", "draw_bars", "draw_lines"]
 __all__ += ["draw_stack", "draw_step", "draw_steps", "draw_timeline", "format_bytes"]

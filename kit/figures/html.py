@@ -25,6 +25,8 @@ _BOX = (
 )
 # A notebook's theme colours the rows of tables: each cell has a background of its own.
 _CELL = f"{_CARD}border:none;padding:4px 24px 4px 8px;vertical-align:top;"
+_HEAD = f"{_CELL}{_MUTED}border-bottom:1px solid {COLOURS['border']};"
+_TITLE = "padding-left:8px;font-weight:600;font-size:15px"
 _SMALL = f"{_MUTED}margin-top:6px;font-size:13px;padding-left:8px"
 _NUMBER = re.compile(r"[–−\-\[0-9]|unknown$|$")  # begins so
 
@@ -36,14 +38,11 @@ def to_png(figure: Figure) -> bytes:
 
     drawn, file = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png")
+    picture = Image.open(drawn).convert("RGB")
     # 128 colours show a chart as well as 16 million, in a third of the bytes. Chosen
     # so, they are found in half the time that others take, and none is far off.
-    picture = (
-        Image.open(drawn)
-        .convert("RGB")
-        .quantize(128, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    )
-    picture.save(file, "PNG", optimize=True)
+    chosen = {"method": Image.Quantize.MAXCOVERAGE, "dither": Image.Dither.NONE}
+    picture.quantize(128, **chosen).save(file, "PNG", optimize=True)
     return file.getvalue()
 
 
@@ -91,7 +90,7 @@ def html_card(
     >>> "&lt;b&gt;" in html_card("A trial", [("knob", "<b>", "as given")])
     True
     """
-    return html_table((), rows, title=title, lead=note, note=footer)
+    return html_table(("", "", ""), rows, title=title, lead=note, note=footer)
 
 
 def html_sentence(text: str, details: str = "") -> str:
@@ -117,22 +116,23 @@ def html_table(
     >>> html_table(["knob", "rate"], [["<2>", 770]]).count("&lt;2&gt;")
     1
     """
+    columns = _columns(headers, rows)
+    cells = list(zip(*(texts for texts, _ in columns), strict=True))
     # A number and an interval are read at a glance only on one line.
-    right = "right;white-space:nowrap"
-    sides = [right if x else "left" for x in _are_numbers(headers, rows)]
-    line = f"{_MUTED}border-bottom:1px solid {COLOURS['border']};"
-    head = _row(headers, sides, line, 'th scope="col"') if headers else ""
-    body = "".join(_row(row, sides) for row in rows)
+    sides = ["right;white-space:nowrap" if number else "left" for _, number in columns]
+    head = _row(headers, sides, _HEAD, 'th scope="col"') if any(headers) else ""
+    body = "".join(_row(line, sides, _CELL, "td") for line in cells[1:])
     table = f"<thead>{head}</thead><tbody>{body}</tbody></table>"
     summary = "<summary style='cursor:pointer'>How sure, and why</summary>"
-    folded = "".join(f"<div>{html.escape(sentence)}</div>" for sentence in details)
-    return _box(
-        _line(title, "font-weight:600;font-size:15px"),
-        _line(lead),
+    folded = "".join(_line(sentence, "") for sentence in details)
+    parts = (
+        _line(title, _TITLE),
+        _line(lead, "padding-left:8px"),
         f"<table style='border-collapse:collapse'>{table}" if head or body else "",
         _line(note, _SMALL),
         f"<details style='{_SMALL}'>{summary}{folded}</details>" if details else "",
     )
+    return f'<div style="{_BOX}">{"".join(parts)}</div>'
 
 
 def html_pictures(pictures: Sequence[tuple[str, bytes]], *, caption: str) -> str:
@@ -141,7 +141,7 @@ def html_pictures(pictures: Sequence[tuple[str, bytes]], *, caption: str) -> str
     >>> 'alt="image: ring"' in html_pictures([("ring", b"")], caption="One photo")
     True
     """
-    shown = [_line(caption, "font-weight:600")]
+    shown = [_line(caption, _TITLE)]
     for name, jpeg in pictures:
         source, name = base64.b64encode(jpeg).decode(), html.escape(name)
         shown.append(
@@ -149,7 +149,7 @@ def html_pictures(pictures: Sequence[tuple[str, bytes]], *, caption: str) -> str
             f'<img alt="image: {name}" width="64" height="64" '
             f'src="data:image/jpeg;base64,{source}"><br>{name}</span>'
         )
-    return _box(*shown)
+    return f'<div style="{_BOX}">{"".join(shown)}</div>'
 
 
 def html_page(title: str, *parts: str, text: str = "") -> str:
@@ -189,47 +189,41 @@ def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     0         770
     auto        –
     """
-    pads = [str.rjust if x else str.ljust for x in _are_numbers(headers, rows)]
-    lines = [[_plain(value) for value in line] for line in (headers, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for number, line in enumerate(lines):
-        cells = zip(pads, line, widths, strict=True)
-        lines[number] = [pad(text, width) for pad, text, width in cells]
-    return "\n".join("  ".join(line).rstrip() for line in lines)
+    shown = []
+    for texts, is_number in _columns(headers, rows):
+        pad, width = str.rjust if is_number else str.ljust, max(map(len, texts))
+        shown.append([pad(text, width) for text in texts])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*shown, strict=True))
 
 
-def _box(*parts: str) -> str:
-    return f'<div style="{_BOX}">{"".join(parts)}</div>'
-
-
-def _line(text: str, style: str = "") -> str:
-    style = f"padding-left:8px;{style}"
-    return f'<div style="{style}">{html.escape(text)}</div>' if text else ""
-
-
-def _row(
-    values: Sequence[object], sides: Sequence[str], look: str = "", tag: str = "td"
-) -> str:
-    cells = [
-        f'<{tag} style="{_CELL}{look}text-align:{side}">{html.escape(_plain(value))}'
-        f"</{tag[:2]}>"
-        for value, side in zip(values, sides, strict=True)
-    ]
-    return f"<tr>{''.join(cells)}</tr>"
-
-
-def _are_numbers(
+def _columns(
     headers: Sequence[str], rows: Sequence[Sequence[object]]
-) -> list[bool]:
-    """Return for each column whether it holds numbers; the first one has names."""
-    columns = list(zip(*rows, strict=True)) or [()] * len(headers)
-    return [
-        number > 0 and all(_NUMBER.match(_plain(value)) for value in column)
-        for number, column in enumerate(columns)
-    ]
+) -> list[tuple[list[str], bool]]:
+    """Return each column's texts below its header, and whether they are numbers.
+
+    The first column has names.
+    """
+    columns = []
+    for column in zip(headers, *rows, strict=True):
+        texts = [_plain(value) for value in column]
+        is_number = bool(columns) and all(map(_NUMBER.match, texts[1:]))
+        columns.append((texts, is_number))
+    return columns
 
 
 def _plain(value: object) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     return str(value) if not isinstance(value, bool) else "yes" if value else "no"
+
+
+def _row(texts: Sequence[str], sides: Sequence[str], look: str, tag: str) -> str:
+    cells = [
+        f'<{tag} style="{look}text-align:{side}">{html.escape(text)}</{tag[:2]}>'
+        for text, side in zip(texts, sides, strict=True)
+    ]
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _line(text: str, style: str) -> str:
+    return f'<div style="{style}">{html.escape(text)}</div>' if text else ""

@@ -21,7 +21,6 @@ COLOURS = {
     "baseline": "#7A828A",
     "predicted": "#B84700",
     "recorded": "#A5427A",
-    "slow": "#B84700",
     "zone": "#E4E8EC",
     "ink": "#1F2328",
     "muted": "#57606A",
@@ -29,9 +28,8 @@ COLOURS = {
     "border": "#D0D7DE",
     "card": "#FDFDFC",
 }
-SERIES_COLOURS = (COLOURS["measured"], "#00755A", "#855600", "#5B4FA8", COLOURS["ink"])
+LINES = [("#0072B2", "o"), ("#00755A", "s"), ("#855600", "^"), ("#5B4FA8", "D")]
 HATCH = "////"  # of the baseline, so that colour is not all
-MARKERS = ("o", "s", "^", "D", "v", "P")
 # What a step's time goes to, in the order of drawing: words for readers, the fill, the
 # text on it, the hatch; "" is anything else. The fills stay apart for the colour-blind,
 # and in grey the hatches tell them apart.
@@ -43,7 +41,7 @@ _PHASES = {
     "optimizer": ("optimizer", "#3FA887", "#1F2328", "xxx"),
     "communication": ("other ranks", "#A5427A", "#FFFFFF", "---"),
     "sync": ("waiting for the device", "#EFE07A", "#1F2328", "|||"),
-    "python": ("code outside PyTorch", "#5F5446", "#FFFFFF", "++"),
+    "python": ("your own code", "#5F5446", "#FFFFFF", "++"),
     "": ("other", "#C4CBD2", "#1F2328", "//"),
 }
 PHASE_LOOKS = {phase: look for phase, (_, *look) in _PHASES.items()}
@@ -57,15 +55,13 @@ _RC = {
     "text.color": COLOURS["ink"],
     "figure.dpi": 200,
     "figure.facecolor": COLOURS["card"],
-    "axes.facecolor": "none",
-    "axes.axisbelow": True,
-    "legend.borderaxespad": 1.5,
     "figure.titlesize": 12,
     "figure.titleweight": "bold",
     "figure.constrained_layout.use": True,
     "figure.constrained_layout.w_pad": EDGE,
     "figure.constrained_layout.h_pad": 0.12,
-    "axes.edgecolor": COLOURS["ink"],
+    "axes.facecolor": "none",
+    "axes.axisbelow": True,
     "axes.labelcolor": COLOURS["muted"],
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -74,9 +70,7 @@ _RC = {
     "xtick.labelcolor": COLOURS["muted"],
     "ytick.labelcolor": COLOURS["muted"],
     "ytick.major.size": 0,
-    "ytick.major.pad": 6,
-    "hatch.linewidth": 1,
-    "lines.linewidth": 1.8,
+    "legend.borderaxespad": 1.5,
     "legend.frameon": False,
 }
 _LOCK = threading.RLock()
@@ -210,12 +204,11 @@ def format_seconds(value: float | None) -> str:
     """
     if not is_known(value):
         return "unknown"
-    sign, value = "−" if value < 0 else "", abs(value)
+    sign, value = "−" if value < 0 else "", float(f"{abs(value):.3g}")
     if (minutes := round(value / 60)) >= 60:
         return f"{sign}{minutes // 60:,} h {minutes % 60} min"
-    if (seconds := round(value)) >= 120:
-        return f"{sign}{seconds // 60} min {seconds % 60} s"
-    value = float(f"{value:.3g}")
+    if value >= 120:
+        return f"{sign}{round(value) // 60} min {round(value) % 60} s"
     units = (("s", 1), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
     unit, per_second = next((u for u in units if value * u[1] >= 1), units[-1])
     return f"{sign}{format_number(value * per_second)} {unit}" if value else "0 s"
@@ -259,20 +252,16 @@ def format_share(value: float | None, like: float | None = None) -> str:
     if not is_known(value):
         return "unknown"
     decimals = int(abs(value if like is None else like) < 0.0995)
-    text = f"{100 * value:,.{decimals}f}".replace("-", "−")
-    return ("0" if not text.strip("−0.") else text) + " %"
+    return f"{100 * value:z,.{decimals}f} %".replace("-", "−")
 
 
 def format_saving(value: float | None, low: float | None, high: float | None) -> str:
     """Write a fraction that is saved, with its interval, which may not be known.
 
-    >>> format_saving(0.61, 0.58, 0.64), format_saving(0.61, -9e9, 0.9)
-    ('61 % [58, 64]', '61 % [under −1,000, 90]')
+    >>> format_saving(0.61, 0.58, 0.64)
+    '61 % [58, 64]'
     """
     if not (is_known(value) and is_known(low) and is_known(high)):
         return format_share(value)
-    # An end far below nothing saved says no more than "far below".
-    ends = [
-        "under −1,000" if x < -10 else format_share(x, value)[:-2] for x in (low, high)
-    ]
+    ends = (format_share(end, value).removesuffix(" %") for end in (low, high))
     return f"{format_share(value)} [{', '.join(ends)}]"

@@ -1,17 +1,12 @@
 """Several processes from a notebook: `start_ranks`.
 
-`ranks` is what a reader holds, a view of a `team`: the `engines`, which ipyparallel
-keeps alive (each a `process` that ends with the kernel), and a store where they meet. A
-`call` runs one function on them; `rank` is its other end, in each process, with the
-process groups (`worlds`). How it ended on each rank (`outcomes`) is told as one error
-(`failures`).
-
-What `measure` and the others do with `on=ranks` is in `lives`: those of an experiment
-which this process drives, command by command, in a `session` with the `player` on each
-rank. What goes to the ranks is packed (`packing`).
+At the bottom are the `engines`, processes that ipyparallel starts, restarts and
+watches. A `call` runs one function on some of them, follows it and tells of failures;
+`rank` is its other end, in each process. `ranks` is what a reader holds, with the lives
+of an experiment that is measured there: each start, block and close is one call.
 """
 
-from kit.ranks.failures import RankError
+from kit.ranks.call import RankError
 from kit.ranks.ranks import Ranks, start_ranks
 
 __all__ = ["RankError", "Ranks", "start_ranks"]

@@ -1,196 +1,250 @@
-"""One call on some ranks: what is printed meanwhile, and how it ends."""
+"""One call on some ranks: what it prints, how it ends, and what is told of that."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import importlib
+import io
+import math
+import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
+import time
+import types
+from collections import Counter
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, wait
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import FrameSummary
+from typing import Any
+
+import cloudpickle
+from IPython import get_ipython
 
 from kit import clock
 from kit.experiment import ExperimentError
-from kit.progress import Progress
-from kit.ranks.failures import describe_death, explain_failure, explain_interrupt
-from kit.ranks.outcomes import Outcome, Place
-from kit.ranks.rank import NOTE, STOP, perform
+from kit.progress import Progress, Stopped
+from kit.ranks.engines import Engines, name_ranks
+from kit.ranks.rank import Outcome, leave, perform
 
-if TYPE_CHECKING:
-    from kit.ranks.team import Team
-
-_SECONDS_BETWEEN_LOOKS = 0.05
-#: Others may fail on their own account, or a culprit be heard of after its victims.
-_SECONDS_FOR_OTHERS = 1.0
-#: A rank that has not stopped after this time is ended.
-_SECONDS_TO_STOP = 1.5
-_SECONDS_FOR_OUTPUT = 1.0
-_STREAMS = ("stdout", "stderr")
+_SECONDS_BETWEEN_LOOKS, _SECONDS_TO_WRITE, _SECONDS_FOR_OUTPUT = 0.05, 0.2, 0.5
+#: Others may fail on their own account, or be freed by the one that has failed; then
+#: they are interrupted, and at last ended.
+_SECONDS_FOR_OTHERS = _SECONDS_TO_STOP = 1.0
+_LONGEST_TEXT = 200
+#: What gloo, the store and NCCL say where another rank did not come in time.
+_TIMEOUT = re.compile(r"time[d ]*out", re.IGNORECASE)
 
 
-class Call:
-    """A function that runs on some ranks, as `Team.start` returns it.
+class RankError(ExperimentError):
+    """A call failed on one or more ranks, or the ranks did not agree.
 
-    Iterate over it to follow it: each step lasts at most 50 ms, and prints the lines
-    that ranks have printed. At the end `values` is what each rank returned, in order,
-    or RankError is raised. As a context manager it ends the call whatever happens. What
-    it breaks is mended before the next one: an error is told at once.
+    `ranks` are the culprits, none where the ranks did not agree; `traceback` is that of
+    the culprit that was heard of first, where it raised an error. `answers` is what
+    other ranks had returned.
     """
 
-    def __init__(
-        self,
-        team: Team,
-        number: int,
-        progress: Progress,
-        members: Sequence[int],
-        name: str,
-        payload: bytes,
-    ) -> None:
-        self.name = name
-        #: How long each step of an iteration waits at most for a rank's call to end.
-        self.patience = _SECONDS_BETWEEN_LOOKS
-        self.members = tuple(members)
-        self.values: list[Any] = []
-        self._progress = progress
-        self._team, self._number = team, number
-        self._outcomes: dict[int, Outcome] = {}
-        self._ended: list[int] = []
-        self._replies = {
-            rank: team.engines.view(rank).apply_async(
-                perform, number, self.members, payload
-            )
-            for rank in self.members
-        }
-        self._printed = {(rank, name): 0 for rank in members for name in _STREAMS}
+    def __init__(self, message: str, ranks: Any = (), traceback: str = "") -> None:
+        super().__init__(message)
+        self.ranks, self.traceback = tuple(ranks), traceback
+        self.answers: dict[int, Any] = {}
 
-    def __iter__(self) -> Iterator[None]:
-        ended_at = failed_at = None
-        while self._running:
-            self._collect(self.patience)
-            self.hear()
-            yield
-            now = clock.CLOCK.wall()
-            if self._outcomes and ended_at is None:
-                ended_at = now
-            if self._has_failed and failed_at is None:
-                failed_at = now
-            if failed_at is not None and now - failed_at > _SECONDS_FOR_OTHERS:
-                break
-            if ended_at is not None and now - ended_at > self._team.timeout_seconds:
-                break
-        self.end()
-        self.hear(last=True)
-        if self._has_failed:
-            raise explain_failure(
-                self.name, self._outcomes, self._team.timeout_seconds, self._ended
-            )
-        self.values = [self._load(rank) for rank in self.members]
 
-    def __enter__(self) -> Call:
-        return self
+@dataclass
+class Call:
+    """A function that is called on some ranks at once; `name` stands in messages."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        whole = False
+    engines: Engines
+    progress: Progress
+    members: tuple[int, ...]
+    name: str
+    _running: list[int] = field(default_factory=list)
+    _replies: dict[int, Any] = field(default_factory=dict)
+    _outcomes: dict[int, Outcome] = field(default_factory=dict)
+    _printed: Counter[tuple[int, str]] = field(default_factory=Counter)
+
+    def run(
+        self, function: Callable[..., Any], *args: Any, **options: Any
+    ) -> list[Any]:
+        """Run it, and return what each rank returned, in order.
+
+        Raises RankError where a rank fails or the ranks do not agree, and Stopped where
+        the progress is abandoned. After these and an interrupt nothing is left of it.
+        """
+        payload, engines = self._pack((function, args, options)), self.engines
+        engines.show(self.members)
         try:
-            self.end()
-            whole = all(outcome.intact for outcome in self._outcomes.values())
-            whole = whole and not self._has_failed
-            if isinstance(error, KeyboardInterrupt):
-                said = explain_interrupt(self.name, self._outcomes, self._ended)
-                raise KeyboardInterrupt(said) from None
-        finally:
-            self._team.release(whole)
+            for rank in self.members:
+                self._replies[rank] = engines.send(rank, perform, payload)
+                self._running.append(rank)
+            self._follow(math.inf)
+        except BaseException as error:
+            usable = self._stop(0.0)
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            lines = f"{self.name} was interrupted.", *_tell_all(self._outcomes), usable
+            raise KeyboardInterrupt("\n".join(lines)) from None
+        ended, usable = self._outcomes, ""
+        if self._running or any(o.kind != "returned" for o in ended.values()):
+            usable = self._stop(_SECONDS_FOR_OTHERS)
+        good = {rank: ended[rank] for rank in self.members if ended[rank].value}
+        answers = {rank: cloudpickle.loads(o.value) for rank, o in good.items()}
+        if usable:
+            seconds = engines.timeout_seconds
+            failure = explain_failure(self.name, ended, seconds, usable)
+            failure.answers = answers
+            raise failure
+        self._print(last=True)
+        return [*answers.values()]
 
-    def end(self) -> None:
-        """End the call on all ranks at once; what does not stop is ended."""
-        deadline = clock.CLOCK.wall() + _SECONDS_TO_STOP
-        if self._running:
-            self._team.store.set(STOP.format(self._number), "now")
+    def _pack(self, value: object) -> bytes:
+        buffer = io.BytesIO()
+        try:
+            _Packer(buffer).dump(value)
+        except Exception as error:
+            raise ExperimentError(
+                f"{self.name} cannot be sent to the ranks: {error}.\n"
+                "Make in the function itself what cannot be sent, such as open files."
+            ) from None
+        return buffer.getvalue()
+
+    def _follow(self, seconds: float, is_ending: bool = False) -> None:
+        """Follow the call for so many seconds, less where one fails or is late."""
+        deadline = clock.CLOCK.wall() + seconds
         while self._running and clock.CLOCK.wall() < deadline:
-            self._collect(_SECONDS_BETWEEN_LOOKS)
-        late = self._running
-        if late:
-            self._team.engines.end(late)
-            for rank in late:
-                place, said = self._describe_death(rank).place, "it did not answer"
-                self._outcomes[rank] = Outcome(
-                    "stopped", error=said, place=place, intact=False
-                )
-        self._ended = [r for r in self._team.engines.have_ended() if r in self.members]
+            waiting = {rank: self._replies[rank] for rank in self._running}
+            wait(waiting.values(), _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            for rank, reply in waiting.items():
+                if reply.done() and reply.exception() is None:
+                    self._outcomes[rank] = reply.result()
+                elif reply.done() and rank in self.engines.find_dead():
+                    self._outcomes[rank] = self.engines.find_death(rank)
+                elif reply.done():
+                    said = f"{reply.exception()}"
+                    self._outcomes[rank] = Outcome("raised", error=said)
+            self._running = [r for r in self._running if r not in self._outcomes]
+            self._print()
+            self.progress.hear()
+            if is_ending:
+                continue
+            if self.progress.abandoned:
+                raise Stopped
+            if any(outcome.kind != "returned" for outcome in self._outcomes.values()):
+                return
+            if self._outcomes:
+                late = clock.CLOCK.wall() + self.engines.timeout_seconds
+                deadline = min(deadline, late)
 
-    @property
-    def _running(self) -> list[int]:
-        return [rank for rank in self.members if rank not in self._outcomes]
+    def _stop(self, patience: float) -> str:
+        """End the call on all ranks; say what becomes of them.
 
-    @property
-    def _has_failed(self) -> bool:
-        return any(outcome.kind != "returned" for outcome in self._outcomes.values())
+        Each leaves the world when its call has ended: so others are freed that wait for
+        it. Who does not end is interrupted; at last it is seen where it stands.
+        """
+        engines, engines.are_broken = self.engines, True  # an interrupt may come
+        for rank in self.members:
+            with suppress(Exception):  # it has ended
+                engines.send(rank, leave)
+        self._follow(patience, is_ending=True)
+        engines.signal("SIGINT", self._running)
+        self._follow(_SECONDS_TO_STOP, is_ending=True)
+        if stuck := self._running:
+            engines.signal("SIGUSR2", stuck)
+            time.sleep(_SECONDS_TO_WRITE)
+        for rank in stuck:
+            place, _ = engines.find_place(rank)
+            self._outcomes[rank] = Outcome("stopped", place=place)
+        self._print(last=True)
+        died = any(outcome.kind == "died" for outcome in self._outcomes.values())
+        engines.are_broken = bool(stuck) or died
+        return engines.break_up()
 
-    def _collect(self, seconds: float) -> None:
-        """Wait until a rank's call has ended, and take down how."""
-        waiting = [self._replies[rank] for rank in self._running]
-        wait(waiting, timeout=seconds, return_when=FIRST_COMPLETED)
-        done = [rank for rank in self._running if self._replies[rank].done()]
-        ended = self._team.engines.have_ended()
-        for rank in self._running:
-            reply = self._replies[rank]
-            if rank in done and reply.exception() is None:
-                outcome = reply.result()
-                if outcome.kind == "stopped":
-                    place = self._find_note(rank)
-                    outcome = dataclasses.replace(outcome, place=place)
-                self._outcomes[rank] = outcome
-            elif rank in ended:
-                self._outcomes[rank] = self._describe_death(rank)
-            elif rank in done:  # ipyparallel could not do it
-                said = f"{type(reply.exception()).__name__}: {reply.exception()}"
-                self._outcomes[rank] = Outcome("raised", error=said)
-
-    def _describe_death(self, rank: int) -> Outcome:
-        code, log = self._team.engines.last_words(rank)
-        main_thread = self._team.facts[rank]["main_thread"]
-        return describe_death(code, log, main_thread, self._find_note(rank))
-
-    def _find_note(self, rank: int) -> Place | None:
-        """Return where a rank was seen last."""
-        key = NOTE.format(self._team.facts[rank]["pid"], self._number)
-        if not self._team.store.check([key]):
-            return None
-        return Place(*json.loads(self._team.store.get(key)))
-
-    def hear(self, last: bool = False) -> None:
+    def _print(self, last: bool = False) -> None:
         """Print new lines, with the rank before each."""
-        deadline = clock.CLOCK.wall() + _SECONDS_FOR_OUTPUT if last else 0
+        deadline = clock.CLOCK.wall() + _SECONDS_FOR_OUTPUT
         for rank, reply in self._replies.items():
             if last:  # that of a rank that has died may never be complete
                 reply.wait_for_output(max(0, deadline - clock.CLOCK.wall()))
-            for name in _STREAMS:
-                self._print(rank, name, getattr(reply, name) or "", last)
+            for name in ("stdout", "stderr"):
+                lines = (getattr(reply, name) or "").split("\n")
+                if not last or not lines[-1]:
+                    lines.pop()  # more of it may come
+                if new := lines[self._printed[rank, name] :]:
+                    stream = getattr(sys, name)
+                    stream.write("".join(f"[{rank}] {line}\n" for line in new))
+                    stream.flush()
+                    self._printed[rank, name] = len(lines)
 
-    def _print(self, rank: int, name: str, text: str, last: bool) -> None:
-        lines = text.split("\n")
-        if not last or not lines[-1]:
-            lines.pop()  # more of it may come
-        done = self._printed[rank, name]
-        if len(lines) > done:
-            stream = getattr(sys, name)
-            stream.write("".join(f"[{rank}] {line}\n" for line in lines[done:]))
-            stream.flush()
-            self._printed[rank, name] = len(lines)
 
-    def _load(self, rank: int) -> Any:
-        import cloudpickle
+class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends every module by its name, also PyTorch's that are objects of their own.
 
-        try:
-            return cloudpickle.loads(self._outcomes[rank].value)
-        except Exception as error:
-            raise ExperimentError(
-                f"What {self.name} returned on rank {rank} cannot be read here: "
-                f"{error}.\nReturn numbers, tensors, or lists and dicts of them."
-            ) from None
+    `torch.backends.cudnn` is one: a function of a cell that uses it could not be sent.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, types.ModuleType) and type(value) is not types.ModuleType:
+            return importlib.import_module, (value.__name__,)
+        return super().reducer_override(value)
+
+
+# What is told
+
+
+def explain_failure(
+    name: str, outcomes: Mapping[int, Outcome], seconds: float, usable: str
+) -> RankError:
+    """Return the error for a call that failed, given how it ended on each rank.
+
+    `seconds` is the process group's timeout; `usable` says what is left of the ranks.
+    """
+    failed = {r: o for r, o in outcomes.items() if o.kind in ("raised", "died")}
+    culprits = [rank for rank, outcome in failed.items() if not outcome.victim]
+    died = [rank for rank, outcome in failed.items() if outcome.kind == "died"]
+    if not died and not any(_TIMEOUT.search(o.error) for o in failed.values()):
+        culprits = culprits or [*failed]  # a collective itself refused what it got
+    if not culprits:
+        why = f"they waited {seconds:g} s for each other"
+        if died:
+            why = f"a collective ended {name_ranks(died)}, as where shapes differ"
+        advice = "Each rank must make the same collective calls, with the same shapes."
+        advice += " Where one may take longer: start_ranks(…, timeout=…)."
+        told = [f"{name}: the ranks do not agree; {why}.", *_tell_all(outcomes)]
+        return RankError("\n".join([*told, advice, usable]))
+    first = outcomes[culprits[0]]
+    alike = [rank for rank in sorted(culprits) if outcomes[rank].error == first.error]
+    lines = [f"{name} failed on {name_ranks(alike)}: {_cut(first.error)}"]
+    lines += [f"  {_describe(first.place)}"] if first.place else []
+    lines += _tell_all({r: o for r, o in outcomes.items() if r not in alike})
+    return RankError("\n".join([*lines, usable]), sorted(culprits), first.traceback)
+
+
+def _tell_all(outcomes: Mapping[int, Outcome]) -> list[str]:
+    """Return a line for all ranks that stood at the same place."""
+    alike: dict[str, list[int]] = {}
+    for rank, outcome in sorted(outcomes.items()):
+        where = _describe(outcome.place)
+        if outcome.kind == "returned":
+            where = "had returned"
+        elif outcome.kind != "stopped" and not outcome.victim:
+            where = f"{_cut(outcome.error)}; {where}"
+        alike.setdefault(where, []).append(rank)
+    return [f"  {name_ranks(ranks)}: {where}" for where, ranks in alike.items()]
+
+
+def _describe(place: FrameSummary | None) -> str:
+    """Return a place as a reader finds it: a cell's number or a file, and the line."""
+    if place is None:
+        return "at a line that is not known"
+    shell, file = get_ipython(), os.path.relpath(place.filename)
+    if shell is not None and (named := shell.compile.format_code_name(place.filename)):
+        file = " ".join(named)
+    elif Path(file).parent.name.startswith("ipykernel_"):
+        file = "a %%px cell"
+    where = f"{file}, line {place.lineno}, in {place.name}"
+    return f"{where}: {_cut(place.line)}" if place.line else where
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"

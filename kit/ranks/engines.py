@@ -1,282 +1,260 @@
-"""The processes behind the ranks: ipyparallel engines, started here or elsewhere."""
+"""The processes behind the ranks: engines that ipyparallel starts, restarts, watches.
+
+A small process of the kit's own watches this one: so engines end with a kernel that is
+killed, even one that is stuck.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import os
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
+import time
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGABRT, Signals
+from traceback import FrameSummary
 from typing import Any
 
-from kit import clock
-from kit.experiment import ExperimentError
-from kit.ranks.rank import LAST_WORD, leave, share_cores
+import psutil
+from IPython import get_ipython
 
-_SECONDS_TO_START, _SECONDS_TO_END = 60, 2
-_SECONDS_BETWEEN_LOOKS = 0.02
-_SECONDS_FOR_LAST_WORD = 0.2
+from kit.experiment import ExperimentError
+from kit.progress import Progress, take_turn
+from kit.ranks.rank import Outcome, find_host, find_place, introduce, join, leave
+
+_SECONDS_TO_START, _SECONDS_TO_END, _SECONDS_BETWEEN_LOOKS = 60, 10, 0.2
 #: An engine is registered at its first heartbeat: they come more often than usual.
-#: Whether one lives is seen from its process, not from missed beats.
-_BEATS = (
-    "--HeartMonitor.period=500",
-    "--HeartMonitor.max_heartmonitor_misses=600",
-)
+_BEATS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
+#: Waits until this process has ended; then it ends what was started for the folder.
+_WATCH = """
+import os, time
+while os.getppid() == {}:
+    time.sleep(0.2)
+from {} import end_all_of
+end_all_of({!r})
+"""
+_PX = re.compile(r"^\s*%%?px\b", re.MULTILINE)
+_STACK = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
 class Engines:
-    """Engines of a cluster that the reader made; one for each rank, in order.
+    """One engine for each rank, in order, and the world that some of them make.
 
-    `client` is an ipyparallel Client, connected.
+    `facts` is what each says of itself. `epoch` counts failures: what was kept on a
+    rank before one is there no more. `cluster` is a reader's own, None for a new one.
     """
 
-    def __init__(self, client: Any, count: int, *, close_client: bool) -> None:
-        self.client = client
-        self.ids = list(client.ids[:count])
-        self._close_client = close_client
-
-    def view(self, ranks: int | Sequence[int]) -> Any:
-        """Return ipyparallel's view of one rank, or of some."""
-        one = isinstance(ranks, int)
-        targets = self.ids[ranks] if one else [self.ids[rank] for rank in ranks]
-        return self.client.direct_view(targets)
-
-    def have_ended(self) -> list[int]:
-        """Return the ranks whose process has ended."""
-        alive = set(self.client.ids)
-        return [rank for rank, number in enumerate(self.ids) if number not in alive]
-
-    def end(self, ranks: Sequence[int]) -> None:
-        """End the processes of some ranks at once, after a last word of theirs."""
-        for name in (LAST_WORD, "SIGKILL"):
-            for number in {self.ids[rank] for rank in ranks} & set(self.client.ids):
-                with contextlib.suppress(KeyError):  # it has ended meanwhile
-                    self.client.send_signal(name, number, block=False)
-            threading.Event().wait(_SECONDS_FOR_LAST_WORD)
-        _expect(lambda: set(ranks) <= set(self.have_ended()), "To end")
-
-    def replace(self, ranks: Sequence[int]) -> None:
-        """Start new processes for ranks whose own have ended."""
-        cluster = self.client.cluster
-        if cluster is None:
-            raise ExperimentError(
-                f"{name_ranks(ranks)} cannot be replaced: start_ranks(cluster=…) was "
-                "given a Client, and only a Cluster starts engines.\n"
-                "Start engines yourself, then the ranks again."
-            )
-        before = set(self.client.ids)
-        wait_for_coroutine(cluster.start_engines(len(ranks)))
-        _expect(lambda: len(set(self.client.ids) - before) >= len(ranks), "To start")
-        new = sorted(set(self.client.ids) - before)
-        for rank, number in zip(ranks, new, strict=False):
-            self.ids[rank] = number
-
-    def last_words(self, rank: int) -> tuple[int | None, str]:
-        """Return the exit code of a rank's process and its log, if they are known."""
-        return None, ""
-
-    def close(self) -> None:
-        """Leave the engines: the reader's go on."""
-        with contextlib.suppress(Exception):  # they may have ended
-            everyone = self.view(range(len(self.ids)))
-            everyone.apply_async(leave).get(timeout=_SECONDS_TO_END)
-        if self._close_client:
-            self.client.close()
-
-
-class LocalEngines(Engines):
-    """Engines on this machine, which no other can reach, and which end with us."""
-
-    def __init__(self, count: int) -> None:
-        from ipyparallel import Cluster
-        from traitlets.config import Config
-
-        self._folder = tempfile.mkdtemp(prefix="kit-ranks-")
-        self._environment = {
-            "IPYTHONDIR": self._folder,
-            "OMP_NUM_THREADS": str(share_cores(count)),
-            "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
-        }
-        command = [sys.executable, "-m", "kit.ranks.process"]
-        ours = [str(os.getpid()), self._folder]
-        config = Config()
-        config.ControllerLauncher.controller_cmd = [*command, "controller", *ours]
-        config.EngineLauncher.engine_cmd = [*command, "engine", *ours]
-        config.LocalProcessLauncher.stop_seconds_until_kill = _SECONDS_TO_END
-        # They start beside the controller, and read from a file how to connect to it.
-        config.Cluster.send_engines_connection_env = False
-        log = logging.getLogger(__name__)
-        log.addHandler(logging.NullHandler())
-        log.propagate = False
-        self._cluster = Cluster(
-            config=config,
-            load_profile=False,
-            profile_dir=self._folder,
-            cluster_id="",
-            log=log,
-            shutdown_atexit=False,
-            delay=0.0,
-            controller_ip="127.0.0.1",
-            controller_location="127.0.0.1",
-            controller_args=[*_BEATS],
-        )
-        self._launchers: dict[int, Any] = {}
-        self.client: Any = None
-        self.ids = [-1] * count
+    def __init__(self, count: int, cluster: Any, timeout_seconds: float) -> None:
+        self.ranks, self.timeout_seconds = tuple(range(count)), timeout_seconds
+        self.facts: dict[int, dict[str, Any]] = {}
+        self.why_closed, self.epoch, self.are_broken = "", 0, False
+        self._shown: tuple[int, ...] = ()
+        self._worlds, self._client = 0, None
+        self._readers = cluster
+        above = cluster.profile_dir if cluster else None
+        self._folder = tempfile.mkdtemp(prefix="kit-ranks-", dir=above)
+        self._cluster = cluster or _make_cluster(self._folder)
+        code = _WATCH.format(os.getpid(), __name__, self._folder)
+        command = [sys.executable, "-c", code]
+        self._watcher = subprocess.Popen(command, start_new_session=True)
 
     def start(self) -> None:
-        """Start controller and engines, and wait until they have found each other."""
-        everyone = range(len(self.ids))
-        wait_for_coroutine(self._cluster.start_controller())
-        wait_for_coroutine(self._start(everyone))
-        self.client = wait_for_coroutine(self._cluster.connect_client())
-        self._register(everyone, set())
+        """Start the engines, or take those that run, and let them make a world."""
+        if not self._readers:
+            _run(self._cluster.start_cluster(len(self.ranks)))
+        self._client = _run(self._cluster.connect_client())
+        self._meet()
+        if shell := get_ipython():
+            shell.events.register("pre_run_cell", self._before_cell)
 
-    def replace(self, ranks: Sequence[int]) -> None:
-        """Start new processes for ranks whose own have ended."""
-        with contextlib.suppress(
-            TimeoutError
-        ):  # then they get other numbers, no matter
-            wait_until(
-                lambda: not {self.ids[r] for r in ranks} & set(self.client.ids), 3
+    def _meet(self) -> None:
+        """Wait until all engines are there, and make each a rank."""
+        wanted, seconds = len(self.ranks), _SECONDS_TO_START
+        self._client.wait_for_engines(wanted, timeout=seconds, interactive=False)
+        self._ids = sorted(self._client.ids)[:wanted]
+        hosts = self._ask(self.ranks, find_host)
+        gpus = self._ask(self.ranks, introduce, hosts, sys.path, self._folder)
+        self._machines = [*zip(hosts, gpus, strict=True)]
+        self.are_broken, self._shown = False, ()
+        self.show(self.ranks)
+        if shell := get_ipython():
+            self._client.activate(self._ids)  # for `%%px` cells, from this one on
+            self._first_cell = shell.execution_count
+
+    def _before_cell(self, info: Any) -> None:
+        """Get all ranks ready where a cell is about to run on them by itself."""
+        if _PX.search(info.raw_cell or ""):
+            with Progress("%%px runs on the ranks") as progress, take_turn(progress):
+                self.show(self.ranks)
+
+    def send(self, rank: int, function: Any, *arguments: object) -> Any:
+        """Call a function on a rank; return ipyparallel's reply, which is a future."""
+        view = self._client.direct_view(self._ids[rank])
+        return view.apply_async(function, rank, *arguments)
+
+    def _ask(self, ranks: Iterable[int], function: Any, *arguments: Any) -> list[Any]:
+        replies = [self.send(rank, function, *arguments) for rank in ranks]
+        wait(replies, _SECONDS_TO_START + self.timeout_seconds)
+        try:
+            return [reply.get(timeout=0) for reply in replies]
+        except Exception as error:
+            self.are_broken = True
+            raise ExperimentError(
+                f"The processes cannot be ranks: {error}.\nThey need this kit and "
+                "PyTorch, in versions alike, and memory. Run the cell again."
+            ) from None
+
+    def show(self, members: tuple[int, ...]) -> None:
+        """Let some ranks be the whole world; all start anew where one has ended."""
+        if self.why_closed:
+            raise ExperimentError(
+                f"These ranks are closed: {self.why_closed}.\n"
+                "Start new ones: ranks = kit.start_ranks(2)."
             )
-        before = set(self.client.ids)
-        wait_for_coroutine(self._start(ranks))
-        self._register(ranks, before)
+        if not self.are_broken and not {*self._ids} <= {*self._client.ids}:
+            self.are_broken, ended = True, name_ranks(self.find_dead())
+            sys.stderr.write(f"{ended} ended. {self.break_up()}\n")
+        if self.are_broken:
+            self._restart()
+        if self._shown != members:
+            self._worlds, self._shown = self._worlds + 1, ()
+            path = f"{self._folder}/world-{self._worlds}"
+            where = self._machines, path, self.timeout_seconds
+            facts = self._ask(members, join, members, *where)
+            self.facts |= zip(members, facts, strict=True)
+            self._shown = members
 
-    def _register(self, ranks: Sequence[int], before: set[int]) -> None:
-        """Wait until new engines have numbers, which none `before` had; note them."""
-        import_module("torch.distributed")  # needed next, and they take their time
+    def _restart(self) -> None:
+        """End all engines that are left, and start new ones."""
+        self.signal("SIGKILL", self.ranks)
+        for _ in range(int(_SECONDS_TO_END / _SECONDS_BETWEEN_LOOKS)):
+            if len(self.find_dead()) < len(self.ranks):
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+        _run(self._cluster.restart_engines())
+        self._meet()
 
-        def are_registered() -> bool:
-            self._check(ranks)
-            return len(set(self.client.ids) - before) >= len(ranks)
-
-        _expect(are_registered, "To start")
-        new = sorted(set(self.client.ids) - before)
-        pids = self.client.direct_view(new).apply_sync(os.getpid)
-        numbers = dict(zip(pids, new, strict=True))
-        for rank in ranks:
-            self.ids[rank] = numbers[self._launchers[rank].pid]
-
-    async def _start(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            name = str(rank)
-            if name in self._cluster.engines:
-                await self._cluster.stop_engines(name)
-            await self._cluster.start_engines(
-                1,
-                engine_set_id=name,
-                engine_args=[
-                    f"--IPEngine.id={rank}",
-                    "--IPEngine.max_heartbeat_misses=0",
-                    "--IPEngine.out_stream_factory=kit.ranks.process.Output",
-                    "--log-level=ERROR",
-                ],
-                environment=dict(self._environment),
-            )
-            (self._launchers[rank],) = self._cluster.engines[name].launchers.values()
-
-    def _check(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            if not self._launchers[rank].process.is_running():
-                log = " ".join(self.last_words(rank)[1].split())
-                raise ExperimentError(
-                    f"The process of rank {rank} ended before it was ready.\n"
-                    f"It said: {log[-300:]}"
-                )
-
-    def have_ended(self) -> list[int]:
+    def find_dead(self) -> list[int]:
         """Return the ranks whose process has ended."""
-        ended = super().have_ended()
-        return [
-            rank
-            for rank, launcher in self._launchers.items()
-            if rank in ended or not launcher.process.is_running()
-        ]
+        alive = {*self._client.ids}
+        return [rank for rank in self.ranks if self._ids[rank] not in alive]
 
-    def last_words(self, rank: int) -> tuple[int | None, str]:
-        """Return the exit code of a rank's process that has ended, and its log."""
-        import psutil
+    def signal(self, name: str, ranks: Iterable[int]) -> None:
+        """Send a signal to the processes of some ranks, if they have not ended."""
+        for rank in ranks:
+            with suppress(Exception):
+                self._client.send_signal(name, self._ids[rank], block=False)
 
-        launcher = self._launchers[rank]
-        code = None
-        with contextlib.suppress(TimeoutError, psutil.TimeoutExpired):
-            wait_for_coroutine(launcher.join(timeout=_SECONDS_TO_END))
-            code = launcher.process.wait(0)
-        return code, launcher.get_output()
+    def break_up(self) -> str:
+        """Use no more what is on the ranks, which have left their world; say so.
 
-    def close(self) -> None:
-        """End all processes and remove their folder."""
-        import psutil
+        Where they are broken, all start anew before the next call.
+        """
+        self.epoch, self._shown = self.epoch + 1, ()
+        if not self.are_broken:
+            return "The ranks can be used again."
+        self.signal("SIGKILL", self.ranks)
+        said = "The ranks can be used again; all start anew, empty"
+        raw = shell.history_manager.input_hist_raw if (shell := get_ipython()) else []
+        cells = [number for number, cell in enumerate(raw) if _PX.search(cell)]
+        again = [f"In[{number}]" for number in cells if number >= self._first_cell]
+        if not again:
+            return f"{said}: what was there is gone."
+        return f"{said}. Run {', '.join(again)} again, which made what was there."
 
-        engines, helpers = [], []
-        for launcher in self._launchers.values():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                helpers += launcher.process.children(recursive=True)
-                engines.append(launcher.process)
-        if self.client is not None:
-            self.client.close()
-        for engine in engines:  # all at once: ipyparallel waits for one by one
-            with contextlib.suppress(psutil.NoSuchProcess):
-                engine.terminate()
-        _, stuck = psutil.wait_procs(engines, timeout=_SECONDS_TO_END)
-        for engine in stuck:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                engine.kill()
-        wait_for_coroutine(self._cluster.stop_engines())
-        for helper in helpers:  # each would tell the controller first
-            with contextlib.suppress(psutil.NoSuchProcess):
-                helper.kill()
-        wait_for_coroutine(self._cluster.stop_controller())
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def find_place(self, rank: int) -> tuple[FrameSummary | None, str]:
+        """Return where a rank stood that was asked, or that C++ code has ended.
+
+        With it all that faulthandler wrote: threads, the innermost line first.
+        """
+        fact = self.facts[rank]
+        stacks = Path(self._folder, f"stacks-{fact['process']}").read_text()
+        _, _, rest = stacks.rpartition(f"hread 0x{fact['main_thread']:016x}")
+        found = _STACK.findall(rest.partition("\n\n")[0])
+        frames = [FrameSummary(f, int(n), g, lookup_line=False) for f, n, g in found]
+        return find_place(reversed(frames)), stacks
+
+    def find_death(self, rank: int) -> Outcome:
+        """Return how a rank ended whose process is there no more."""
+        (place, stacks), said = self.find_place(rank), "its process has ended"
+        code, launchers = None, getattr(self._cluster.engine_set, "launchers", {})
+        for launcher in launchers.values():
+            if launcher.pid == self.facts[rank]["process"]:
+                with suppress(TimeoutError, psutil.TimeoutExpired):
+                    _run(launcher.join(timeout=_SECONDS_TO_END))
+                    code = launcher.process.wait(0)
+        if code is not None and code >= 0:
+            said = f"its process ended itself, with exit code {code}"
+        elif code is not None:
+            said = f"its process was ended by {Signals(-code).name}"
+            said += ", as the system does where memory is full" if code == -9 else ""
+        # So gloo ends who is sent more than it expects, and NCCL who waits too long.
+        is_victim = code == -SIGABRT and "torch/distributed/" in stacks
+        return Outcome("died", b"", said, is_victim, place)
+
+    def close(self, why: str) -> None:
+        """End the engines; those of a reader's cluster only leave their world."""
+        if self.why_closed:
+            return
+        self.why_closed = why
+        if shell := get_ipython():
+            with suppress(ValueError):  # they did not start
+                shell.events.unregister("pre_run_cell", self._before_cell)
+        if self._readers and self._client is not None:
+            wait([self.send(rank, leave) for rank in self.ranks], _SECONDS_TO_END)
+        end_all_of(self._folder)
+        self._watcher.kill()
+        self._watcher.wait()
+        if self._client is not None:
+            self._client.close()
 
 
-def wait_until(
-    condition: Callable[[], bool], seconds: float = _SECONDS_TO_START
-) -> None:
-    """Wait until something is so; raise TimeoutError where it takes too long."""
-    deadline = clock.CLOCK.wall() + seconds
-    while not condition():
-        if clock.CLOCK.wall() > deadline:
-            raise TimeoutError(f"nothing came of it in {seconds:.0f} s")
-        threading.Event().wait(_SECONDS_BETWEEN_LOOKS)
+def _make_cluster(folder: str) -> Any:
+    """Return an ipyparallel Cluster that no other machine can reach."""
+    from ipyparallel import Cluster
+    from ipyparallel.cluster.launcher import LocalEngineLauncher, LocalEngineSetLauncher
+
+    class RankLauncher(LocalEngineLauncher):
+        def find_args(self) -> list[str]:
+            return [*super().find_args(), f"--IPEngine.id={self.identifier}"]
+
+    class RanksLauncher(LocalEngineSetLauncher):
+        launcher_class = RankLauncher
+
+    here = {"controller_ip": "127.0.0.1", "controller_location": "127.0.0.1"}
+    alone = {"load_profile": False, "profile_dir": folder, "cluster_id": ""}
+    quiet = {"log_level": 50, "shutdown_atexit": False, "delay": 0.0}
+    return Cluster(
+        engines=RanksLauncher, controller_args=_BEATS, **here, **alone, **quiet
+    )
 
 
-def _expect(condition: Callable[[], bool], what: str) -> None:
-    """Wait until engines have done something; else say what they did not do."""
-    try:
-        wait_until(condition)
-    except TimeoutError:
-        raise ExperimentError(
-            f"{what} took processes of ranks more than {_SECONDS_TO_START} s.\n"
-            "Try again when the machine is less busy; an engine's log may tell why."
-        ) from None
-
-
-def wait_for_coroutine(work: Coroutine[Any, Any, Any]) -> Any:
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine to its end, in a thread: a notebook's own loop runs here."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
+def end_all_of(folder: str) -> None:
+    """End what ipyparallel has started for a folder, by its mark; remove the folder."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("IPP_PROFILE_DIR") == folder:
+                process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
     """Return ranks as words.
 
-    >>> name_ranks([1]), name_ranks([0, 1, 2, 5])
-    ('rank 1', 'ranks 0–2, 5')
+    >>> name_ranks([1]), name_ranks([0, 1, 2])
+    ('rank 1', 'ranks 0, 1, 2')
     """
-    parts: list[list[int]] = []
-    for rank in ranks:
-        if parts and rank == parts[-1][-1] + 1:
-            parts[-1].append(rank)
-        else:
-            parts.append([rank])
-    words = [f"{p[0]}–{p[-1]}" if len(p) > 2 else ", ".join(map(str, p)) for p in parts]
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(words)}"
+    names = [*map(str, ranks)]
+    return f"rank{'s' * (len(names) > 1)} {', '.join(names)}"

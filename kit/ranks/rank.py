@@ -1,294 +1,200 @@
-"""What runs on a rank: the call, and a thread that notes where it stands.
+"""What runs on a rank: it joins a world, calls a function, leads a life for the kernel.
 
-The notes go to the store, which the kernel keeps: they outlive the rank. The same
-thread looks there whether the call is to stop.
+ipyparallel calls everything here, one thing after the other, on the main thread of the
+rank's process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import faulthandler
-import functools
-import json
+import gc
 import os
 import re
 import signal
 import socket
 import sys
+import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from traceback import FrameSummary
+from typing import Any, ClassVar
 
-from kit.experiment import ExperimentError, inner_function
+import cloudpickle
+from IPython import get_ipython
+
+from kit.experiment import Experiment, ExperimentError, inner_function
+from kit.life import Block
 from kit.machine import find_cores
-from kit.ranks.outcomes import Outcome, Place, find_place
-from kit.ranks.worlds import Seat, Worlds
+from kit.progress import Progress
+from kit.variant import Variant
 
-#: Keys in the store: of a process in a call, and of a call.
-NOTE, STOP = "note/{}/{}", "stop/{}"
-#: The signal at which a process writes where its threads are.
-LAST_WORD = "SIGUSR2"
-_SECONDS_BETWEEN_LOOKS = 0.25
-#: Functions that may end the process before the next look.
-_LAST = ("_exit", "kill", "abort")
+_KIT, _PYTHON = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
 #: What gloo, NCCL and the store say where another rank is missing or does otherwise.
-_VICTIM = re.compile(
-    r"/gloo/|NCCL|wait timeout after|monitoredBarrier|Connection reset"
-)
+_VICTIM = re.compile(r"/gloo/|NCCL|wait timeout|monitoredBarrier|Connection reset")
 
 
-class Rank:
-    """This process as a rank: its worlds, its line to the kernel, the current call."""
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended on one rank: "returned", "raised", "stopped" or "died".
 
-    def __init__(self, seat: Seat) -> None:
-        import torch
-        import torch.distributed as dist
-        from IPython import get_ipython
-
-        self.seat = seat
-        host, port = seat.address
-        self.store = dist.TCPStore(
-            host,
-            port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=datetime.timedelta(seconds=seat.timeout_seconds),
-        )
-        if seat.device != "cpu":
-            torch.cuda.set_device(seat.device)
-        self.names: dict[str, Any] = get_ipython().user_ns
-        self.names.update(torch=torch, dist=dist, device=torch.device(seat.device))
-        self.worlds = Worlds(seat)
-        self._name_world()
-
-    @contextlib.contextmanager
-    def within(self, members: tuple[int, ...]) -> Generator[None, None, None]:
-        """Let some ranks be the whole world, and `rank` and `world_size` say so."""
-        with self.worlds.within(members):
-            self._name_world()
-            yield
-        if self.worlds.is_intact:
-            self._name_world()
-
-    def _name_world(self) -> None:
-        import torch.distributed as dist
-
-        self.names.update(rank=dist.get_rank(), world_size=dist.get_world_size())
-
-
-_here: Rank | None = None
-
-
-def introduce(paths: list[str], neighbours: dict[str, int]) -> dict[str, Any]:
-    """Get ready to be a rank; return what the kernel asks of each process.
-
-    `paths` is where the kernel finds modules, `neighbours` how many ranks there are on
-    each machine. They share its cores, unless PyTorch was loaded here before.
+    `value` is what was returned, pickled. `error` is kind and message on one line;
+    `victim` says that only another rank's end, or its silence, can have caused it.
+    `place` is the innermost line of the reader's code.
     """
-    host = socket.gethostname()
-    known = {*sys.path}
-    sys.path += [p for p in paths if p not in known and os.path.exists(p)]
-    if "torch" not in sys.modules:
-        os.environ["OMP_NUM_THREADS"] = str(share_cores(neighbours[host]))
+
+    kind: str
+    value: bytes = b""
+    error: str = ""
+    victim: bool = False
+    place: FrameSummary | None = None
+    traceback: str = ""
+
+
+class _Here:
+    """What the kernel keeps open in this process."""
+
+    barrier_group: Any = None
+    life: Any = None
+    contexts: ClassVar[list[tuple[ExitStack, Any]]] = []
+
+
+# Worlds
+
+
+def find_host(me: int) -> str:
+    """Return the name of this machine."""
+    return socket.gethostname()
+
+
+def introduce(me: int, hosts: list[str], paths: list[str], folder: str) -> int:
+    """Get ready to be a rank; return how many GPUs this machine has.
+
+    `hosts` are the machines of all ranks, which share its cores, and `paths` is where
+    the kernel finds modules. Where threads stand is written to a file in the folder, at
+    SIGUSR2 and where C++ code ends the process.
+    """
+    sys.path += paths
+    share = (find_cores(Path("/"))[0] or 1) // hosts.count(hosts[me])
+    os.environ["OMP_NUM_THREADS"] = str(max(1, share))
     import torch.distributed  # with all that `join` needs: there others wait
 
-    # Where the process is ended, by C++ code or by us, the log tells where it was.
-    faulthandler.enable(file=2)
-    faulthandler.register(getattr(signal, LAST_WORD), file=2)
-    return {
-        "pid": os.getpid(),
-        "host": host,
-        "devices": torch.cuda.device_count(),
-        "threads": torch.get_num_threads(),
-        "main_thread": threading.main_thread().ident,
-    }
+    file = open(Path(folder, f"stacks-{os.getpid()}"), "w")  # noqa: SIM115
+    faulthandler.enable(file)
+    faulthandler.register(signal.SIGUSR2, file)
+    return torch.cuda.device_count()
 
 
-def share_cores(ranks: int) -> int:
-    """Return how many threads each of so many ranks on this machine may use."""
-    cores, _ = find_cores(Path("/"))
-    return max(1, (cores or 1) // ranks)
+def join(
+    me: int, members: tuple[int, ...], machines: list[Any], path: str, seconds: float
+) -> dict[str, Any]:
+    """Make a world of some ranks, the only one of this process; return facts about it.
+
+    They meet in the file at `path`. Each rank has a GPU where all machines have enough.
+    """
+    import torch
+    import torch.distributed as dist
+
+    here, device = machines[me], "cpu"
+    if all(machines.count(machine) <= machine[1] for machine in machines):
+        device = f"cuda:{machines[:me].count(here)}"
+        torch.cuda.set_device(device)
+    if machines.count(here) == len(machines):  # nobody else need reach them
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group(
+        "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
+        init_method=f"file://{path}",
+        rank=members.index(me),
+        world_size=len(members),
+        timeout=datetime.timedelta(seconds=seconds),
+    )
+    # A barrier waits for all that is under way in its group: not the experiment's.
+    _Here.barrier_group = dist.new_group(backend="gloo")
+    names = {"torch": torch, "dist": dist, "device": torch.device(device)}
+    names |= {"rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    get_ipython().user_ns.update(names)
+    thread = threading.main_thread().ident
+    facts = {"threads": torch.get_num_threads(), "process": os.getpid()}
+    return facts | {"device": device, "main_thread": thread}
 
 
-def join(seat: Seat) -> None:
-    """Take a seat among the ranks; groups that were there before are destroyed."""
-    global _here
-    if _here is not None:
-        _here.worlds.close()
-    _here = Rank(seat)
+def leave(me: int) -> None:
+    """Close what is open here and leave the world: who waits for this rank is freed."""
+    import torch.distributed as dist
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes too late
+    with suppress(Exception):  # an error is on its way already
+        close_life(KeyboardInterrupt())
+    while _Here.contexts:
+        _Here.contexts.pop()[0].close()
+    _Here.barrier_group = None
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    gc.collect()  # what refers to a group keeps its connections open
 
 
-def leave() -> None:
-    """Give up the seat: the process itself goes on."""
-    global _here
-    if _here is not None:
-        _here.worlds.close()
-    _here = None
+# Calls
 
 
-def here() -> Rank:
-    """Return this process as a rank."""
-    assert _here is not None
-    return _here
-
-
-def perform(number: int, members: tuple[int, ...], payload: bytes) -> Outcome:
-    """Run a pickled call as one of some ranks, and say how it ended."""
-    import cloudpickle
-
-    me = here()
-    if not me.worlds.is_intact:
-        said = "its process groups were destroyed; now there are new ones: run it again"
-        return Outcome("raised", error=said, intact=False)
-    call = _Call(me, number)
+def perform(me: int, payload: bytes) -> Outcome:
+    """Run a pickled call, and say how it ended."""
     try:
-        with call.watched(), me.within(members):
-            function, arguments, options = cloudpickle.loads(payload)
-            call.note(_first_line(function))
-            lend(function, me.names)
-            with call.interruptible():
-                value = function(*arguments, **options)
-            outcome = Outcome("returned", _pack(value, function))
+        function, arguments, options = cloudpickle.loads(payload)
+        _lend(function)
+        return Outcome("returned", cloudpickle.dumps(function(*arguments, **options)))
     except BaseException as error:
-        outcome = _describe(error, call)
-        traceback.clear_frames(error.__traceback__)
-    if not me.worlds.is_intact:
-        return Outcome(**{**vars(outcome), "intact": False})
-    return outcome
+        # What the reader's code raised says more than what the kit made of it.
+        cause = error.__cause__ if isinstance(error, ExperimentError) else None
+        return _describe(cause or error)
 
 
-class _Call:
-    """One call on this rank: what is noted of it, and how it is made to stop."""
-
-    def __init__(self, here: Rank, number: int) -> None:
-        self.stopped = False
-        self._here = here
-        self._note_key = NOTE.format(os.getpid(), number)
-        self._stop_key = STOP.format(number)
-        self._interruptible = False
-        self._ended = threading.Event()
-
-    def note(self, place: Place | None) -> None:
-        """Leave word of where the call stands."""
-        if place is not None:
-            with contextlib.suppress(RuntimeError):  # the kernel has gone: so shall we
-                note = json.dumps(list(vars(place).values()))
-                self._here.store.set(self._note_key, note)
-
-    @contextlib.contextmanager
-    def watched(self) -> Generator[None, None, None]:
-        """Note where the call stands, four times a second and before its last words."""
-        real = {name: getattr(os, name) for name in _LAST}
-        for name, function in real.items():
-            setattr(os, name, self._noting(function))
-        handler = signal.signal(signal.SIGINT, self._interrupt)
-        watcher = threading.Thread(target=self._watch, daemon=True)
-        watcher.start()
-        try:
-            yield
-        finally:
-            self._ended.set()
-            watcher.join()
-            signal.signal(signal.SIGINT, handler)
-            for name, function in real.items():
-                setattr(os, name, function)
-
-    @contextlib.contextmanager
-    def interruptible(self) -> Generator[None, None, None]:
-        """Let an interrupt end what runs inside, and nothing else."""
-        self._interruptible = True
-        try:
-            yield
-        finally:
-            self._interruptible = False
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._interruptible and self.stopped:
-            raise KeyboardInterrupt
-
-    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        owner = os.getpid()  # a worker that was forked from here may end as it likes
-
-        @functools.wraps(function)
-        def note_and_call(*arguments: Any) -> Any:
-            if os.getpid() == owner and threading.current_thread() is main:
-                self.note(find_place(traceback.extract_stack()[:-1]))
-            return function(*arguments)
-
-        main = threading.main_thread()
-        return note_and_call
-
-    def _watch(self) -> None:
-        while not self._ended.wait(_SECONDS_BETWEEN_LOOKS):
-            if not self.stopped:
-                self.note(_stand())
-            with contextlib.suppress(RuntimeError):
-                self.stopped = self._here.store.check([self._stop_key])
-            if self.stopped:
-                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-                self._here.worlds.cut()
-
-
-def _stand() -> Place | None:
-    """Return where the main thread stands in the reader's code, if it is there."""
-    frame = sys._current_frames()[threading.main_thread().ident or 0]
-    stack = traceback.extract_stack(frame)
-    return find_place(stack) if any(e.name == "perform" for e in stack) else None
-
-
-def _first_line(function: object) -> Place | None:
-    inner = inner_function(function)
-    if inner is None:
-        return None
-    code = inner.__code__
-    return Place(code.co_filename, code.co_firstlineno, code.co_name)
-
-
-def lend(function: object, names: dict[str, Any]) -> None:
+def _lend(function: object) -> None:
     """Let a function of a cell find names of this rank that did not come with it."""
     inner = inner_function(function)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     if inner is not None and inner.__globals__ is not getattr(module, "__dict__", None):
-        for name, value in names.items():
+        for name, value in get_ipython().user_ns.items():
             inner.__globals__.setdefault(name, value)
 
 
-def _pack(value: object, function: object) -> bytes:
-    import cloudpickle
-
-    try:
-        return cloudpickle.dumps(value)
-    except Exception as error:
-        name = getattr(function, "__name__", "the function")
-        raise TypeError(
-            f"what {name} returned cannot be sent to the notebook ({error})"
-        ) from None
-
-
-def _describe(error: BaseException, call: _Call) -> Outcome:
-    """Make an outcome of what ended a call."""
-    if call.stopped:
-        return Outcome("stopped")
-    frames = traceback.extract_tb(error.__traceback__)
+def _describe(error: BaseException) -> Outcome:
+    """Make an outcome of what ended a call; only the kernel interrupts."""
+    kind = "stopped" if isinstance(error, KeyboardInterrupt) else "raised"
+    text, frames = traceback.format_exception(error), error.__traceback__
+    place = find_place(traceback.extract_tb(frames))
+    traceback.clear_frames(frames)
     said = " ".join(str(error).split())
-    kind = type(error).__name__
-    if isinstance(error, ExperimentError):
-        text = said
-    elif isinstance(error, SystemExit):
-        text = f"it called sys.exit({error.code!r})"
-    else:
-        text = f"{kind}: {said}" if said else kind
-    return Outcome(
-        "raised",
-        error=text,
-        victim=_is_victim(error),
-        place=find_place(frames),
-        traceback="".join(traceback.format_exception(error)),
-    )
+    if not isinstance(error, ExperimentError):
+        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return Outcome(kind, b"", said, _is_victim(error), place, "".join(text))
+
+
+def find_place(frames: Iterable[FrameSummary]) -> FrameSummary | None:
+    """Return the innermost place in the reader's code, if any; the text comes later."""
+    for frame in reversed([*frames]):
+        if is_readers(frame.filename):
+            place = frame.filename, frame.lineno, frame.name
+            return FrameSummary(*place, lookup_line=False)
+    return None
+
+
+def is_readers(file: str) -> bool:
+    """Return whether a file, or a cell, is neither a library's nor the kit's.
+
+    >>> is_readers("train.py"), is_readers(os.__file__), is_readers(__file__)
+    (True, False, False)
+    """
+    if file.startswith("<"):
+        return not file.startswith("<frozen")
+    path = Path(os.path.realpath(file))
+    ours = [path.is_relative_to(folder.resolve()) for folder in (_KIT, _PYTHON)]
+    return not any(ours) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
 
 
 def _is_victim(error: BaseException | None) -> bool:
@@ -296,9 +202,59 @@ def _is_victim(error: BaseException | None) -> bool:
     import torch.distributed as dist
 
     while error is not None:
-        if isinstance(error, dist.DistError):
-            return True
-        if isinstance(error, RuntimeError) and _VICTIM.search(str(error)):
+        told = isinstance(error, RuntimeError) and _VICTIM.search(str(error))
+        if told or isinstance(error, dist.DistError):
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+# A life, led command by command
+
+
+def begin_life(experiment: Experiment, knobs: Any, has_lived: bool) -> list[str]:
+    """Make a life, which is not yet started; return the names of what it shares."""
+    import torch.distributed as dist
+
+    _lend(experiment.own)
+    variant = Variant(experiment, knobs, may_idle=dist.get_world_size() > 1)
+    variant.has_lived = has_lived
+    _Here.life = variant.lead(0, Progress(experiment.name))
+    _Here.life.look_around()
+    return variant.shared.names
+
+
+def start_life(seed: int) -> float | None:
+    """Start the generator, and run it to its first yield; return run seconds."""
+    return _Here.life.start(seed)
+
+
+def time_steps(count: int) -> Block:
+    """Time so many steps, from when all ranks are there."""
+    import torch.distributed as dist
+
+    dist.barrier(group=_Here.barrier_group)
+    return _Here.life.time(count)
+
+
+def close_life(because: BaseException | None) -> list[str]:
+    """Close the generator; return the child processes that had to be ended."""
+    life, _Here.life = _Here.life, None
+    if life is None:
+        return []
+    variant = life.variant
+    life.close(because)
+    return variant.ended_children
+
+
+def enter(make: Callable[[], AbstractContextManager[Any]]) -> None:
+    """Enter a context."""
+    stack = ExitStack()
+    _Here.contexts.append((stack, stack.enter_context(make())))
+
+
+def exit_latest(read: Callable[[Any], Any]) -> Any:
+    """Leave the latest context; return what `read` makes of what it gave."""
+    stack, value = _Here.contexts.pop()
+    stack.close()
+    return read(value)

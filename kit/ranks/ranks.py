@@ -1,45 +1,45 @@
-"""`start_ranks` and `Ranks`: several processes that a notebook calls as one."""
+"""`start_ranks`: processes that a notebook calls as one, also with `on=ranks`."""
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import math
 import warnings
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kit import figures
-from kit.experiment import Experiment, ExperimentError
+from kit.choices import RANKS
+from kit.experiment import Experiment, ExperimentError, describe
+from kit.life import Block, Life
 from kit.machine import find_cores
-from kit.progress import Progress, take_turn
-from kit.ranks.engines import (
-    Engines,
-    LocalEngines,
-    name_ranks,
-    wait_for_coroutine,
-    wait_until,
-)
-from kit.ranks.lives import RanksVariant
-from kit.ranks.team import Team
-from kit.system import find_memory
+from kit.progress import Progress, Stopped, take_turn
+from kit.ranks import rank as there
+from kit.ranks.call import Call, RankError
+from kit.ranks.engines import Engines, name_ranks
+from kit.state import Shared
+from kit.variant import Variant
 
-_MOST_PER_CORE = 4
-_BYTES_PER_RANK = 300e6
-_team: Team | None = None
+_MOST_PER_CORE, _MOST_ELSEWHERE = 4, 10_000
+#: Blocks are longer than elsewhere: each is a call.
+_BLOCK_SECONDS = 0.1
+#: A whole run is timed in stretches of about so long, between which it can be stopped.
+_STRETCH_SECONDS = 0.25
+_engines: Engines | None = None
 
 
 class Ranks:
     """Processes with a process group, kept alive; or, by a slice, a part of them.
 
     `len(ranks)` is their number. `ranks[:1]` is a view: the same processes, and for
-    what runs on it they are the whole world, with ranks from 0. A context manager that
-    closes them; they also end with the process that started them.
+    what runs on it they are the whole world, with ranks from 0; what was made with a
+    group of the world before is then of no use. A context manager that closes them;
+    they also end with the process that started them.
     """
 
-    def __init__(self, team: Team, members: tuple[int, ...]) -> None:
-        self._team, self._members = team, members
+    def __init__(self, engines: Engines, members: tuple[int, ...]) -> None:
+        self._engines, self._members = engines, members
 
     def run(
         self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -50,200 +50,262 @@ class Ranks:
         values of the notebook that it uses; names that the notebook lacks are those of
         `%%px` cells. What it prints appears line by line, after the rank's number.
         Raises RankError where a rank fails or the ranks do not agree; after that, and
-        after an interrupt, they can be used again.
+        after an interrupt, they can be used again. Where one has died, or did not stop,
+        all start anew, and the error says which `%%px` cells to run again.
         """
-        name = getattr(function, "__name__", type(function).__name__)
-        progress = Progress(f"{name}() runs on {name_ranks(self._members)}")
-        with (
-            progress,
-            take_turn(progress),
-            self._team.start(progress, self._members, function, args, kwargs) as call,
-        ):
-            progress.doing = "measuring"  # as Progress calls what needs no name
-            for _ in call:
-                progress.hear()
-        return call.values
+        name = f"{getattr(function, '__name__', type(function).__name__)}()"
+        progress = Progress(f"{name} runs on ranks")
+        progress.doing = "measuring"  # as Progress calls what needs no name
+        with progress, take_turn(progress):
+            call = Call(self._engines, progress, self._members, name)
+            return call.run(function, *args, **kwargs)
 
     def prepare(
         self, experiment: Experiment, knobs: Mapping[str, object]
     ) -> RanksVariant:
         """Make a variant of an experiment: what `on=ranks` does."""
-        self._team.check_open()
-        note = f"On {name_ranks(self._members)}: {self._describe()}."
-        return RanksVariant(self._team, self._members, experiment, knobs, note)
+        made = RanksVariant(self, experiment, knobs)
+        made.notes.append(f"On {name_ranks(self._members)}: {self._describe()}.")
+        return made
 
     def close(self) -> None:
         """End the processes; closing a view ends nothing."""
-        if len(self._members) == len(self._team.engines.ids):
-            self._team.close()
+        if self._members == self._engines.ranks:
+            self._engines.close("close() was called")
 
     def __enter__(self) -> Ranks:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
         return len(self._members)
 
     def __getitem__(self, which: int | slice) -> Ranks:
-        if isinstance(which, slice):
-            members = tuple(sorted(self._members[which]))
-        else:
-            members = (self._members[which],)
+        chosen: Any = self._members[which]
+        members = tuple(sorted(chosen)) if isinstance(which, slice) else (chosen,)
         if not members:
             raise ExperimentError(
                 f"ranks[{which.start}:{which.stop}] is empty: there are {len(self)}.\n"
                 "Take one or more, as in ranks[:1]."
             )
-        return Ranks(self._team, members)
+        return Ranks(self._engines, members)
 
     def __repr__(self) -> str:
         return f"<{name_ranks(self._members)} on {self._describe()}>"
 
     def _describe(self) -> str:
         """Say what each of them has, as in "cpu, 1 thread each"."""
-        threads = {fact["threads"] for fact in self._facts}
-        devices = ", ".join(dict.fromkeys(self._devices))
-        many = "/".join(map(str, sorted(threads)))
+        facts = [self._engines.facts[rank] for rank in self._members]
+        devices = ", ".join(dict.fromkeys(fact["device"] for fact in facts))
+        many = "/".join(sorted({str(fact["threads"]) for fact in facts}))
         return f"{devices}, {many} thread{'s' * (many != '1')} each"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (rank, device, fact["threads"], fact["pid"])
-            for rank, device, fact in zip(
-                self._members, self._devices, self._facts, strict=True
-            )
-        ]
-        return figures.html_table(
-            ["rank", "device", "threads", "process"],
-            rows,
-            title=_count(len(self), "rank"),
-        )
-
-    @property
-    def _facts(self) -> list[dict[str, Any]]:
-        return [self._team.facts[rank] for rank in self._members]
-
-    @property
-    def _devices(self) -> list[str]:
-        return [self._team.devices[rank] for rank in self._members]
+        names = "device", "threads", "process"
+        facts = {rank: self._engines.facts[rank] for rank in self._members}
+        rows = [(rank, *(fact[name] for name in names)) for rank, fact in facts.items()]
+        title = f"{len(self)} rank{'s' * (len(self) > 1)}"
+        return figures.html_table(["rank", *names], rows, title=title)
 
 
-def start_ranks(n: int, *, cluster: Any = None, timeout: float = 25.0) -> Ranks:
+def start_ranks(n: int, *, timeout: float = 25.0, cluster: Any = None) -> Ranks:
     """Start n processes with a process group, and keep them for many calls.
 
     Each has a GPU of its own where there are enough, else the CPU and its share of the
     cores. Starting takes some seconds. There is one set at a time: a second start
-    closes the first. `cluster` is an ipyparallel Cluster or Client that runs already,
-    for engines on other machines. `timeout` is how long, in seconds, ranks wait for
-    each other before that is an error. Raises ExperimentError where n is no number of
-    ranks for this machine, and warns where they have to share cores.
+    closes the first. `timeout` is how long, in seconds, ranks wait for each other
+    before that is an error. `cluster` is an ipyparallel Cluster that runs already, for
+    engines on other machines, which share its profile's folder. Raises ExperimentError
+    where n is no number of ranks for this machine; warns where they share cores.
 
     >>> with start_ranks(2) as ranks:
     ...     ranks.run(lambda x: x + dist.get_rank(), 10)
     [10, 11]
     """
-    global _team
+    global _engines
     _check(n, timeout, cluster)
-    _check_installed()
-    with Progress(f"starting {_count(n, 'rank')}") as progress:
+    if _engines is not None:
+        again = "start_ranks() was called again, and there is one set at a time"
+        _engines.close(again)
+    with Progress(f"starting {n} rank{'s' * (n > 1)}") as progress:
         progress.doing = "starting processes"
-        engines = LocalEngines(n) if cluster is None else _take_over(cluster, n)
-        if _team is not None:
-            _team.close(
-                "start_ranks() was called again, and there is one set at a time"
-            )
-        team = Team(engines, timeout)
+        _engines = Engines(n, cluster, timeout)
         try:
-            if isinstance(engines, LocalEngines):
-                engines.start()
-            progress.hear()
-            progress.doing = "loading PyTorch"
-            team.mend()
+            _engines.start()
         except BaseException:
-            team.close()
+            _engines.close("they did not start")
             raise
-    _team = team
-    return Ranks(team, tuple(range(n)))
+    return Ranks(_engines, _engines.ranks)
 
 
-def _take_over(cluster: Any, n: int) -> Engines:
-    """Return engines of a cluster that the reader has started."""
-    from ipyparallel import Client, Cluster
-
-    is_client = isinstance(cluster, Client)
-    if not is_client and not (isinstance(cluster, Cluster) and cluster.controller):
+def _check(n: Any, timeout: Any, cluster: Any) -> None:
+    """Refuse what cannot be started; warn where ranks share cores."""
+    # Not this_machine(): it would load PyTorch first.
+    cores = find_cores(Path("/"))[0] or 1
+    most = _MOST_PER_CORE * cores if cluster is None else _MOST_ELSEWHERE
+    if n not in range(1, most + 1) or isinstance(n, (bool, float)):
         raise ExperimentError(
-            f"start_ranks(): cluster={figures.format_value(cluster)} is no ipyparallel "
-            "Cluster or Client that runs.\n"
-            f"Start one: ipyparallel.Cluster(n={n}).start_cluster_sync()."
+            f"start_ranks(): n={figures.format_value(n)} is no number of processes for "
+            f"{cores} core{'s' * (cores > 1)}.\n"
+            f"Use a whole number from 1 to {most}: start_ranks(2)."
         )
-    client = cluster if is_client else wait_for_coroutine(cluster.connect_client())
-    try:
-        wait_until(lambda: len(client.ids) >= n)
-    except TimeoutError:
-        raise ExperimentError(
-            f"start_ranks(n={n}): the cluster has {len(client.ids)} engines.\n"
-            "Start more of them, or fewer ranks."
-        ) from None
-    return Engines(client, n, close_client=not is_client)
-
-
-def _check(n: int, timeout: float, cluster: Any) -> None:
-    """Refuse what is no number of ranks, or too many; warn where they share cores."""
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise ExperimentError(
-            f"start_ranks(): n={figures.format_value(n)} is no number of processes.\n"
-            "Use a whole number, 1 or more: start_ranks(2)."
-        )
-    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
-    if not is_number or not 1 <= timeout <= 86_400:
+    if not (isinstance(timeout, (int, float)) and 1 <= timeout <= 86_400):
         raise ExperimentError(
             f"start_ranks(): timeout={figures.format_value(timeout)} is not a time to "
             "wait.\nUse seconds, from 1 to a day."
         )
-    if cluster is not None:
-        return
-    # Not this_machine(): it would load PyTorch first.
-    cores, memory = find_cores(Path("/"))[0] or 1, find_memory(Path("/"))[0]
-    if n > _MOST_PER_CORE * cores:
+    if cluster is not None and not getattr(cluster, "controller", None):
         raise ExperimentError(
-            f"start_ranks(n={n}): {n} processes on {_count(cores, 'core')} would "
-            f"mostly wait for a core.\nUse at most {_MOST_PER_CORE * cores}; with "
-            f"{cores}, each has one of its own."
+            f"start_ranks(): cluster={figures.format_value(cluster)} is no ipyparallel "
+            "Cluster that runs.\n"
+            f"Start one: ipyparallel.Cluster(n={n}).start_cluster_sync()."
         )
-    if memory is not None and n * _BYTES_PER_RANK > memory:
-        needed, there = map(figures.format_bytes, (n * _BYTES_PER_RANK, memory))
-        raise ExperimentError(
-            f"start_ranks(n={n}): {n} processes with PyTorch need about {needed}, and "
-            f"there are {there}.\nUse fewer."
-        )
-    if n > cores:
+    if n > cores and cluster is None:
         warnings.warn(
-            f"{n} ranks share {_count(cores, 'core')}, so they wait for each other's "
-            "turn: what they compute is right, how fast they are says little.",
+            f"{n} ranks share {cores} core{'s' * (cores > 1)}, so they wait for each "
+            "other's turn: what they compute is right, how fast they are says little.",
             stacklevel=3,
         )
 
 
-def _check_installed() -> None:
-    """Refuse where what starts the processes, and sends to them, is not installed."""
-    try:
-        for name in ("ipyparallel", "cloudpickle"):
-            import_module(name)
-    except ImportError as error:
-        raise ExperimentError(
-            f"start_ranks(): {error.name or name} is not installed, and ranks need it."
-            f"\nInstall it with `{sys.executable} -m pip install ipyparallel "
-            "cloudpickle`. Without it, run a script with torchrun."
-        ) from None
+# What `on=ranks` does
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
+class RanksLife(Life):
+    """One life of an experiment on ranks: all begin at once and make equal steps."""
+
+    def look_around(self) -> None:
+        """Let the ranks make a life, each its own."""
+        self.rests, self._stretch, self._epoch = False, 1, -1
+        variant = self.variant
+        names = self._ask(there.begin_life, *variant.told, variant.has_lived)
+        variant.shared.names, variant.has_lived = names[variant.members[0]], True
+        self._epoch = variant.engines.epoch
+
+    def start(self, seed: int) -> float | None:
+        """Start all generators, and run them to their first yield."""
+        try:
+            times = self._ask(there.start_life, seed)
+        except RankError as error:
+            late = {*self.variant.members} - {*error.answers}
+            if error.ranks or not error.answers:
+                raise
+            told = f"{name_ranks(late)} came to no first `yield`, others did"
+            raise self._unequal(told, error) from None
+        without = [rank for rank, seconds in times.items() if seconds is None]
+        if 0 < len(without) < len(times):
+            raise self._unequal(f"{name_ranks(without)} ended before a first `yield`")
+        return None if without else max(times.values())
+
+    def time(self, count: int | None) -> Block:
+        """Time so many steps on all ranks, or, where count is None, a stretch of them.
+
+        What all have handled is summed, and the slowest one's wall time counts: while a
+        rank waits for a core, others go on. Metrics are those of the first rank.
+        """
+        if self.progress.stopping:
+            raise Stopped
+        steps = self._stretch if count is None else count
+        try:
+            blocks = self._ask(there.time_steps, steps)
+        except RankError as error:
+            if error.ranks or not any(b.ended for b in error.answers.values()):
+                raise
+            raise self._unequal(self._tell_ends(error.answers), error) from None
+        if len({(block.steps, block.ended) for block in blocks.values()}) > 1:
+            raise self._unequal(self._tell_ends(blocks))
+        block = blocks[self.variant.members[0]]
+        block.rank_seconds = [each.wall_seconds for each in blocks.values()]
+        block.seconds = block.wall_seconds = max(block.rank_seconds)
+        block.items = math.fsum(each.items for each in blocks.values())
+        if block.steps and not block.items:
+            raise ExperimentError(
+                f"{self.variant.call} handled no items on any rank in {block.steps} "
+                "steps.\nEach rank yields how many items it handled; one may yield 0, "
+                "all together must have some."
+            )
+        self._steps_done += block.steps
+        if count is None and block.steps:
+            wanted = steps * _STRETCH_SECONDS / max(block.seconds, 1e-9)
+            self._stretch = max(1, int(min(10 * steps, wanted)))
+        return block
+
+    def _tell_ends(self, blocks: Mapping[int, Block]) -> str:
+        """Say which ranks ended, after how many steps, and which did not."""
+        ends = {r: self._steps_done + b.steps for r, b in blocks.items() if b.ended}
+        told = [f"rank {rank} ended after {n} steps" for rank, n in ends.items()]
+        others = [rank for rank in self.variant.members if rank not in ends]
+        return ", ".join([*told, f"{name_ranks(others)} did not"] if others else told)
+
+    def _unequal(self, told: str, error: RankError | None = None) -> RankError:
+        """Return the error for ranks that do not make equal steps.
+
+        `error` is what became of those that waited for others.
+        """
+        _, *places, _, usable = str(error).splitlines() if error else ("", "", "")
+        rule = "All ranks make equal steps: give each as much data, or let it yield 0."
+        lines = [f"{self.variant.experiment.name}(): {told}.", *places, rule, usable]
+        return RankError("\n".join(filter(None, lines)))
+
+    def close(self, because: BaseException | None = None) -> None:
+        """Close all generators, unless a failure has done so."""
+        self.read_memory()
+        if self.variant is None or self._epoch != self.variant.engines.epoch:
+            return
+        hasty = KeyboardInterrupt() if isinstance(because, KeyboardInterrupt) else None
+        for names in self._ask(there.close_life, hasty).values():
+            self.variant.ended_children += names
+        self.variant = self.progress = None
+
+    def _ask(self, function: Callable[..., Any], *arguments: object) -> dict[int, Any]:
+        """Let all ranks do the same; return their answers in order."""
+        answers = self.variant.ask(self.progress, function, *arguments)
+        return dict(zip(self.variant.members, answers, strict=True))
+
+
+class RanksVariant(Variant):
+    """One experiment with one set of knobs on some ranks.
+
+    Its lives are led alone: nothing of it rests.
+    """
+
+    kind_of_life = RanksLife
+
+    def __init__(
+        self, ranks: Ranks, experiment: Experiment, knobs: Mapping[str, object]
+    ) -> None:
+        if RANKS in knobs:
+            taken = describe(experiment.name, {RANKS: knobs[RANKS]})
+            raise ExperimentError(
+                f"{taken} has a knob whose name says on how many ranks it runs.\n"
+                "Rename it; inside, dist.get_world_size() tells the number."
+            )
+        super().__init__(experiment, {RANKS: len(ranks), **knobs})
+        self.engines, self.members = ranks._engines, ranks._members
+        self.block_seconds, self.told = _BLOCK_SECONDS, (experiment, dict(knobs))
+        self.shared = Shared([])  # what it closes over is sent with each life
+
+    def ask(
+        self, progress: Progress, function: Callable[..., Any], *arguments: object
+    ) -> list[Any]:
+        """Call a function on each rank; return what each returned."""
+        call = Call(self.engines, progress, self.members, f"{self.experiment.name}()")
+        return call.run(function, *arguments)
+
+    @contextlib.contextmanager
+    def during(
+        self,
+        progress: Progress,
+        make: Callable[[], contextlib.AbstractContextManager[Any]],
+        read: Callable[[Any], Any] = repr,
+    ) -> Generator[list[Any], None, None]:
+        """Enter a context on each rank; afterwards the list holds what `read` makes."""
+        self.ask(progress, there.enter, make)
+        epoch, found = self.engines.epoch, list[Any]()
+        try:
+            yield found
+        finally:
+            if epoch == self.engines.epoch:  # else a failure has ended all contexts
+                found += self.ask(progress, there.exit_latest, read)

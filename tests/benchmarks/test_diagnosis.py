@@ -50,12 +50,12 @@ def predicted(row):
 
 
 def is_right(row):
-    allowed = {row["loop"].cause} if row["loop"].cause else {None, "compute"}
+    allowed = {row["loop"].cause} if row["loop"].cause else {"healthy", "compute"}
     return row["diagnosis"].verdict in allowed
 
 
 def claimed(row):
-    """Return the saving that a verdict claims; none for compute, memory and None."""
+    """Return the saving that a verdict claims; none where there is nothing to save."""
     ratio = row["diagnosis"].savings.get(row["diagnosis"].verdict)
     return saved(ratio).value if ratio else 0.0
 
@@ -88,9 +88,9 @@ def describe(row):
     return (
         f"{marks} {row['loop'].cause or 'healthy'}: {row['loop'].name}: "
         f"{diagnosis.verdict}; {diagnosis.reason} "
-        f"[{figures.format_seconds(diagnosis.step_seconds)}; {shares}; "
+        f"[{figures.format_seconds(diagnosis.profile.step_seconds)}; {shares}; "
         f"saves: {savings}; predicted {predicted(row):.0%}, gained {row['gain']:.0%}; "
-        f"peaks {diagnosis.rates['compute']:.0%} {diagnosis.rates['memory']:.0%}; "
+        f"bandwidth {diagnosis.profile.bandwidth:.0%}; "
         f"{row['took']:.0f} s]"
     )
 

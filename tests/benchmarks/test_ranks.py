@@ -105,7 +105,7 @@ def fail(ranks, body):
 @pytest.mark.parametrize(
     ("bodies", "promised"),
     [
-        ({name: ONE.format(body) for name, (body, _) in CULPRITS.items()}, CULPRIT),
+        ({name: ONE.format(body) for name, (body, *_) in CULPRITS.items()}, CULPRIT),
         ({name: body for name, (body, _) in DISAGREEMENTS.items()}, TIMEOUT + LATER),
     ],
     ids=["culprits", "disagreements"],

@@ -14,13 +14,70 @@ from pathlib import Path
 
 from pages import PageError, format_table, write_table
 
-from kit.diagnosis.advice import ADVICE, NO_CAUSE
+from kit.diagnosis.causes import CAUSES
 
 START = (
     "<!-- table: `python tutorials/scripts/cheatsheet.py"
     " --write tutorials/CHEATSHEET.md` -->"
 )
 END = "<!-- end of the table -->"
+#: What a reader sees, and a line that tells whether it is this cause; what follows
+#: a `#` says what to look at.
+SYMPTOMS = {
+    "input": (
+        "GPU utilisation goes up and down, or the training idles while workers are "
+        "busy. A smaller model trains no faster.",
+        'kit.diagnose(train).savings.get("input")  # the loop with batches at hand',
+    ),
+    "transfer": (
+        "The GPU pauses at the start of each step, although the batches are ready.",
+        'kit.timeline(train)  # is the device idle during "copies to the device"?',
+    ),
+    "python": (
+        "One core is busy and the device is not. It pauses while the loop logs, saves "
+        "or computes metrics.",
+        "kit.diagnose(train).profile.lines  # your own lines, with their shares",
+    ),
+    "overhead": (
+        "One core is busy and the device is not. A step with half the batch takes as "
+        "long.",
+        "[kit.measure(train, batch_size=n).step_seconds for n in (16, 32)]  # alike?",
+    ),
+    "sync": (
+        "GPU utilisation stays low. A profile of your Python shows `.item()`, `.cpu()` "
+        "or a `print` of a tensor as the slowest line.",
+        'torch.cuda.set_sync_debug_mode("warn")  # most waits then warn, with the line',
+    ),
+    "optimizer": (
+        "A step takes long even with a tiny batch. The model has very many parameters, "
+        "or many small ones.",
+        'kit.diagnose(train).shares.get("optimizer")  # the fraction of a step',
+    ),
+    "threads": (
+        "All cores are busy and yet it is no faster than on a few; or one is busy and "
+        "the others idle. In a container it is slower than outside.",
+        "kit.this_machine().cores, torch.get_num_threads()  # and how many processes?",
+    ),
+    "communication": (
+        "Steps with several processes take longer than with one, though each has the "
+        "same batch as before.",
+        'kit.diagnose(train).shares.get("communication")  # the fraction of a step',
+    ),
+    "compute": (
+        "The device is busy all the time, steadily. Twice the batch takes twice as "
+        "long.",
+        'kit.diagnose(train).profile.mean("compute")  # the fraction of a step',
+    ),
+    "memory": (
+        "The device is busy all the time, and yet matrix products are a small part of "
+        "it: activations, normalisation and copies lead the profiler's table.",
+        "kit.diagnose(train).profile.bandwidth  # of what a copy reaches here",
+    ),
+    "healthy": (
+        "No row above fits, or each measurement says something else.",
+        'kit.compare({"loop": train, "same loop": train})  # what can be seen here',
+    ),
+}
 HEADERS = ("you see", "to be sure", "it is called", "then try", "chapter")
 
 
@@ -44,13 +101,13 @@ def list_rows(tutorials: Path) -> list[tuple[str, ...]]:
     """
     return [
         (
-            advice.symptom,
-            format_line(advice.measure),
+            symptom,
+            format_line(measure),
             f"`{verdict}`",
-            format_line(advice.code),
-            format_link(advice.chapter, tutorials),
+            format_line(CAUSES[verdict].code),
+            format_link(CAUSES[verdict].chapter, tutorials),
         )
-        for verdict, advice in {**ADVICE, "None": NO_CAUSE}.items()
+        for verdict, (symptom, measure) in SYMPTOMS.items()
     ]
 
 

@@ -262,7 +262,10 @@ def run_notebook(
             cell.outputs, cell.execution_count = [], None
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "journal.json"
-        source = f"import kit.recording\nkit.recording.write_journal({str(journal)!r})"
+        source = (
+            f"import sys\nsys.path.append({str(Path(__file__).resolve().parent)!r})\n"
+        )
+        source += f"import journal\njournal.write_journal({str(journal)!r})"
         notebook.cells.append(nbformat.v4.new_code_cell(source))
         client = Client(
             notebook,
