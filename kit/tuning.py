@@ -371,7 +371,7 @@ def find_batch_size(
             raise ExperimentError(
                 f"{resolved.name} does not fit into {format_bytes(found.budget_bytes)} "
                 f"with {knob}={min(found.too_large)}.\nA smaller model or input, "
-                "checkpointing, or an optimizer with less state may: chapter 06."
+                "checkpointing, or an optimizer with less state may: chapter 07."
             )
     return found
 

@@ -267,7 +267,7 @@ def test_what_does_not_fit_at_all_is_refused(smoke):
         "find_batch_size()",
         "batch_size=1",
         "100 MB",
-        "chapter 06",
+        "chapter 07",
     )
 
 

@@ -87,7 +87,7 @@ def test_a_chapter_is_a_link_once_its_notebook_is_there(tmp_path):
     assert "02 profiling" in chapters()
     (tmp_path / "02_made_up.ipynb").touch()
     assert "[02 profiling](02_made_up.ipynb)" in chapters()
-    assert "03 loading" in chapters()
+    assert "04 loading" in chapters()
 
 
 def test_no_cell_breaks_the_table():
@@ -109,12 +109,12 @@ def write(path, capsys):
 def test_the_command_writes_the_table(tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text(TABLE, encoding="utf-8")
-    (tmp_path / "03_loading.ipynb").touch()
+    (tmp_path / "04_loading.ipynb").touch()
     assert write(page, capsys) == (0, "")
     text = page.read_text("utf-8")
     assert text.startswith("# Title\n\nBefore.\n\n") and text.endswith("\n\nAfter.\n")
     assert "old" not in text
-    assert "| [03 loading](03_loading.ipynb) |" in text and "| 02 profiling |" in text
+    assert "| [03 loading](04_loading.ipynb) |" in text and "| 02 profiling |" in text
     assert write(page, capsys) == (0, "")
     assert page.read_text("utf-8") == text
 

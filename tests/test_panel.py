@@ -1322,7 +1322,7 @@ def recorded(tmp_path):
             fields = {k: getattr(trial, k) for k in Trial.__dataclass_fields__}
             fields |= {"machine": make_machine(name), "started": f"{day}T10:00:00"}
             trials.append(Trial(**fields))
-        kit.save(trials, folder / f"03_loading__{name}__{day}.json")
+        kit.save(trials, folder / f"04_loading__{name}__{day}.json")
         return trials
 
     return record
@@ -1389,7 +1389,7 @@ def test_an_experiment_that_has_changed_has_no_recordings(show, recorded):
 
 def test_a_broken_recording_does_not_break_the_panel(show, recorded, tmp_path):
     recorded(nap, {"pause": 1})
-    (tmp_path / "recordings" / "03_loading__other__2025-01-01.json").write_text("{")
+    (tmp_path / "recordings" / "04_loading__other__2025-01-01.json").write_text("{")
     assert "big-gpu" in show(explore(pause=[1, 2])).alt
 
 

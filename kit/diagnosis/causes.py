@@ -84,7 +84,7 @@ CAUSES = {
         "the wait for data",
         "The loop waits for its data: load in worker processes, or do less per sample.",
         "DataLoader(dataset, batch_size, num_workers=2, persistent_workers=True)",
-        "03 loading",
+        "04 loading",
         leave_out=counterfactuals.batches_at_hand,
         suspected=lambda p: _takes("input")(p) or p.children > 0,
     ),
@@ -92,7 +92,7 @@ CAUSES = {
         "copies to the device",
         "The loop waits for batches to reach the device: pin them and do not wait.",
         "batch.to(device, non_blocking=True)  # with DataLoader(…, pin_memory=True)",
-        "03 loading",
+        "04 loading",
         leave_out=counterfactuals.batches_on_device,
         suspected=_takes("copies"),
     ),
@@ -107,7 +107,7 @@ CAUSES = {
         "Many small operations each cost more to start than to do: make them fewer and "
         "larger.",
         "model = torch.compile(model)  # or larger batches, and no loop over samples",
-        "07 fewer, larger kernels",
+        "08 fewer, larger kernels",
         "Compiling changes results by rounding only; another batch size changes the "
         "training.",
     ),
@@ -115,7 +115,7 @@ CAUSES = {
         "waits for the device",
         "The loop waits for the device at each step: read its numbers less often.",
         "if step % 100 == 0: print(loss.item())",
-        "07 fewer, larger kernels",
+        "08 fewer, larger kernels",
         leave_out=counterfactuals.numbers_unread,
         suspected=_takes("sync"),
     ),
@@ -124,7 +124,7 @@ CAUSES = {
         "Updating the parameters takes the time: one operation over all of them is "
         "quicker than one for each.",
         "torch.optim.AdamW(model.parameters(), fused=True)",
-        "07 fewer, larger kernels",
+        "08 fewer, larger kernels",
         "It changes results by rounding only, and gains less than leaving it all out.",
         leave_out=counterfactuals.no_update,
         # By hand it cannot be left out: then its share tells.
@@ -145,7 +145,7 @@ CAUSES = {
         "the exchange between ranks",
         "The ranks wait for each other's gradients: exchange less, or less often.",
         "with model.no_sync(): ...  # on all but the last of several small batches",
-        "12 communication",
+        "13 communication",
         "It changes the result: several small batches become one large one.",
         leave_out=counterfactuals.no_exchange,
         suspected=lambda p: _takes("communication")(p) or bool(p.exchanges),
@@ -154,7 +154,7 @@ CAUSES = {
         "arithmetic",
         "Good news: most of the time is useful arithmetic. Fewer bits make it cheaper.",
         "with torch.autocast(device, dtype=torch.bfloat16): ...",
-        "09 mixed precision",
+        "10 mixed precision",
         "It changes the result: it computes with fewer digits.",
     ),
     "memory": Cause(
@@ -162,7 +162,7 @@ CAUSES = {
         "Most of the time goes into moving numbers through memory: fuse operations, or "
         "make the numbers smaller.",
         "model = torch.compile(model)",
-        "07 fewer, larger kernels",
+        "08 fewer, larger kernels",
         "It changes results by rounding only.",
     ),
     "healthy": Cause(

@@ -1,4 +1,4 @@
-"""What chapter 12 says of messages between ranks, on this machine: `make bench`."""
+"""What chapter 13 says of messages between ranks, on this machine: `make bench`."""
 
 import functools
 import itertools
@@ -40,7 +40,7 @@ def chapter():
     """What the chapter's cells define, up to where they measure."""
     names = {"__name__": "__main__", "short": False, "usual": 128, "display": print}
     names["methods"] = {}
-    for cell in nbformat.read(TUTORIALS / "12_communication.ipynb", 4).cells:
+    for cell in nbformat.read(TUTORIALS / "13_communication.ipynb", 4).cells:
         if cell.id in CELLS:
             source = cell.source.split("\n\n\nfor some, plan in")[0]
             source = source.split("\n\n\nlink, rows = ")[0]

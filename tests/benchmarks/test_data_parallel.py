@@ -1,4 +1,4 @@
-"""What chapters 10 and 11 say of several ranks, on this machine: `make bench`.
+"""What chapters 11 and 12 say of several ranks, on this machine: `make bench`.
 
 The code is that of the chapters' own cells.
 """
@@ -15,7 +15,7 @@ from kit.costs import predict_data_parallel
 from kit.figures import format_bytes, format_seconds, text_table
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
-SCRATCH, DDP = TUTORIALS / "10_data_parallel.ipynb", TUTORIALS / "11_ddp.ipynb"
+SCRATCH, DDP = TUTORIALS / "11_data_parallel.ipynb", TUTORIALS / "12_ddp.ipynb"
 SCRATCH_CELLS = (
     "imports",
     "data",
@@ -52,11 +52,11 @@ def run_cells(path, wanted):
 
 @pytest.fixture(scope="module")
 def chapter():
-    """What chapter 11 defines."""
+    """What chapter 12 defines."""
     return run_cells(DDP, DDP_CELLS)
 
 
-#: Chapter 10's training with DDP in place of what is written out there.
+#: Chapter 11's training with DDP in place of what is written out there.
 WITH_DDP = """
 def train_with_ddp(*, batch_size=256, lr=0.2):
     layers = [nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2)]

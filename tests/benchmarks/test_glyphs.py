@@ -1,4 +1,4 @@
-"""Letters are drawn soon and are as hard to learn as chapter 10 needs: `make bench`.
+"""Letters are drawn soon and are as hard to learn as chapter 11 needs: `make bench`.
 
 The network is LeNet as in d2l 13.5 (https://d2l.ai/chapter_computational-performance/
 multiple-gpus.html): weights from N(0, 0.01), batch 256, learning rate 0.2, 10 epochs.

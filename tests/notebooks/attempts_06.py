@@ -1,167 +1,189 @@
 """Plausible wrong answers to the exercises of chapter 06: checks refuse them."""
 
+import math
+
 import torch
-from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
+from torch import nn
+
+from kit.costs import fit_line
 
 
-def _split(inputs, targets, parts):
-    return zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True)
+def _in_proportion(sizes, amounts, budget):
+    return math.floor(budget / (amounts[-1] / sizes[-1]))
 
 
-def _loss(model, x, y, reduction="mean"):
-    return cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction=reduction)
+def _rounded_up(sizes, amounts, budget):
+    return max(0, math.ceil(fit_line(sizes, amounts).find_size(budget)))
 
 
-def _mean_of_means(model, inputs, targets, parts):
-    for x, y in _split(inputs, targets, parts):
-        (_loss(model, x, y) / parts).backward()
+def _below_zero(sizes, amounts, budget):
+    return math.floor(fit_line(sizes, amounts).find_size(budget) + 1e-9)
 
 
-def _by_texts(model, inputs, targets, parts):
-    for x, y in _split(inputs, targets, parts):
-        if (y >= 0).any():
-            (_loss(model, x, y) * len(x) / len(inputs)).backward()
+def _first_two_only(sizes, amounts, budget):
+    size = fit_line(sizes[:2], amounts[:2]).find_size(budget)
+    return max(0, math.floor(size + 1e-9))
 
 
-def _all_at_once(model, inputs, targets, parts):
-    _loss(model, inputs, targets).backward()
+def _at_least_one(sizes, amounts, budget):
+    return max(1, math.floor(fit_line(sizes, amounts).find_size(budget) + 1e-9))
 
 
-def _by_places(model, inputs, targets, parts):
-    for x, y in _split(inputs, targets, parts):
-        (_loss(model, x, y, "sum") / targets.numel()).backward()
+def _from_zero(optimizer, k, steps):
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda done: k * min(1, (done + 1) / steps)
+    )
 
 
-def _forgets_what_was_there(model, inputs, targets, parts):
-    model.zero_grad()
-    for x, y in _split(inputs, targets, parts):
-        (_loss(model, x, y, "sum") / (targets >= 0).sum()).backward()
+def _one_rate_for_all(optimizer, k, steps):
+    first = optimizer.param_groups[0]["lr"]
+
+    class Scheduler:
+        done = 0
+
+        def step(self):
+            self.done += 1
+            for group in optimizer.param_groups:
+                group["lr"] = first * (1 + (k - 1) * min(1, self.done / steps))
+
+    return Scheduler()
 
 
-def _plain_loop(blocks, x):
-    for block in blocks:
-        x = block(x)
-    return x
+def _at_once(optimizer, k, steps):
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: k)
 
 
-def _one_segment(blocks, x):
-    return checkpoint(_plain_loop, blocks, x, use_reentrant=False)
+def _a_step_early(optimizer, k, steps):
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda done: 1 + (k - 1) * min(1, (done + 1) / steps)
+    )
 
 
-def _old_form(blocks, x):
-    for block in blocks:
-        x = checkpoint(block, x, use_reentrant=True)
-    return x
+def _goes_on_rising(optimizer, k, steps):
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda done: 1 + (k - 1) * done / steps
+    )
 
 
-def _other_dropout(blocks, x):
-    for block in blocks:
-        x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
-    return x
+def _in_factors(optimizer, k, steps):
+    return torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda done: k ** min(1, done / steps)
+    )
 
 
-def _no_gradient(blocks, x):
-    with torch.no_grad():
-        return _plain_loop(blocks, x)
+def _whole_batch(x, n):
+    return nn.functional.batch_norm(x, None, None, training=True)
 
 
-def _in_order(lengths, tokens):
-    batches = [[]]
-    for index in range(len(lengths)):
-        some = [*batches[-1], index]
-        if len(some) * max(lengths[i] for i in some) > tokens:
-            batches.append([])
-        batches[-1].append(index)
-    return [batch for batch in batches if batch]
+def _every_nth(x, n):
+    groups = math.ceil(len(x) / n)
+    y = torch.empty_like(x)
+    for first in range(groups):
+        y[first::groups] = nn.functional.batch_norm(
+            x[first::groups], None, None, training=True
+        )
+    return y
 
 
-def _sorted(lengths, tokens):
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    return [[order[i] for i in b] for b in _in_order(sorted(lengths), tokens)]
+def _unbiased(x, n):
+    groups = []
+    for group in x.split(n):
+        mean = group.mean((0, 2, 3), keepdim=True)
+        groups.append(
+            (group - mean) / (group.var((0, 2, 3), keepdim=True) + 1e-5).sqrt()
+        )
+    return torch.cat(groups)
 
 
-def _one_by_one(lengths, tokens):
-    return [[index] for index in range(len(lengths))]
+def _detached(x, n):
+    groups = []
+    for group in x.split(n):
+        mean = group.mean((0, 2, 3), keepdim=True).detach()
+        var = group.var((0, 2, 3), keepdim=True, unbiased=False).detach()
+        groups.append((group - mean) / (var + 1e-5).sqrt())
+    return torch.cat(groups)
 
 
-def _padding_is_free(lengths, tokens):
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    batches, used = [[]], 0
-    for index in order:
-        if batches[-1] and used + lengths[index] > tokens:
-            batches.append([])
-            used = 0
-        batches[-1].append(index)
-        used += lengths[index]
-    return batches[::2] + batches[1::2]
+def _all_channels_together(x, n):
+    return torch.cat([nn.functional.layer_norm(g, g.shape) for g in x.split(n)])
 
 
-def _drops_the_rest(lengths, tokens):
-    size = tokens // max(lengths)
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    return [order[i : i + size] for i in range(0, len(order) - size, size)]
+def _each_image(x, n):
+    return nn.functional.instance_norm(x)
 
 
-def _keeps_gradients(model, make_optimizer):
-    for p in (p for p in model.parameters() if p.requires_grad):
-        optimizer = make_optimizer([p])
-        p.register_post_accumulate_grad_hook(lambda _, step=optimizer.step: step())
+def _drops_the_rest(x, n):
+    return torch.cat(
+        [
+            nn.functional.batch_norm(g, None, None, training=True)
+            for g in x.split(n)
+            if len(g) == n
+        ]
+        or [x]
+    )
 
 
-def _forgets_the_state(model, make_optimizer):
-    def update(p):
-        make_optimizer([p]).step()
-        p.grad = None
-
-    for p in (p for p in model.parameters() if p.requires_grad):
-        p.register_post_accumulate_grad_hook(update)
+def _square(gradient, n, repeats):
+    return sum(gradient(n).square().sum().item() for _ in range(repeats)) / repeats
 
 
-def _does_nothing(model, make_optimizer):
-    return make_optimizer([p for p in model.parameters() if p.requires_grad])
+def _signal_with_noise(gradient):
+    rough, fine = _square(gradient, 4, 80), _square(gradient, 1000, 80)
+    return (rough - fine) / (1 / 4 - 1 / 1000) / fine + 4 * 0
 
 
-def _too_early(model, make_optimizer):
-    """A gradient hook runs before the gradient is in `.grad`, once per use."""
-    for p in (p for p in model.parameters() if p.requires_grad):
-        optimizer = make_optimizer([p])
+def _biased(gradient):
+    rough, fine = _square(gradient, 8, 80), _square(gradient, 256, 80)
+    return 8 * rough / fine
 
-        def update(gradient, p=p, optimizer=optimizer):
-            with torch.no_grad():
-                p.grad = gradient.clone()
-                optimizer.step()
-                p.grad = None
 
-        p.register_hook(update)
+def _upside_down(gradient):
+    rough, fine = _square(gradient, 4, 80), _square(gradient, 1000, 80)
+    noise = (rough - fine) / (1 / 4 - 1 / 1000)
+    return (fine - noise / 1000) / noise
+
+
+def _of_the_batch(gradient):
+    rough, fine = _square(gradient, 4, 80), _square(gradient, 1000, 80)
+    return (rough - fine) / fine
+
+
+def _too_many(gradient):
+    rough, fine = _square(gradient, 1, 2000), _square(gradient, 10_000, 100)
+    noise = (rough - fine) / (1 - 1 / 10_000)
+    return noise / (fine - noise / 10_000)
 
 
 WRONG = {
-    "accumulate_tokens": [
-        _mean_of_means,
-        _by_texts,
-        _all_at_once,
-        _by_places,
-        _forgets_what_was_there,
+    "largest_batch": [
+        _in_proportion,
+        _rounded_up,
+        _below_zero,
+        _first_two_only,
+        _at_least_one,
     ],
-    "run_checkpointed": [
-        _plain_loop,
-        _one_segment,
-        _old_form,
-        _other_dropout,
-        _no_gradient,
+    "follow": [
+        _from_zero,
+        _one_rate_for_all,
+        _at_once,
+        _a_step_early,
+        _goes_on_rising,
+        _in_factors,
     ],
-    "make_batches": [
-        _in_order,
-        _sorted,
-        _one_by_one,
-        _padding_is_free,
+    "ghost_norm": [
+        _whole_batch,
+        _every_nth,
+        _unbiased,
+        _detached,
+        _all_channels_together,
+        _each_image,
         _drops_the_rest,
     ],
-    "update_in_backward": [
-        _keeps_gradients,
-        _forgets_the_state,
-        _does_nothing,
-        _too_early,
+    "noise_scale": [
+        _signal_with_noise,
+        _biased,
+        _upside_down,
+        _of_the_batch,
+        _too_many,
     ],
 }

@@ -1,234 +1,184 @@
 """Plausible wrong answers to the exercises of chapter 09: checks refuse them."""
 
+import math
+
 import torch
-from torch import nn
 
 
-def _parameters(optimizer):
-    return [p for group in optimizer.param_groups for p in group["params"]]
+def _nearest(x, dtype):
+    return x.to(dtype)
 
 
-def _clips_scaled_gradients(scaler, optimizer, loss, max_norm):
-    scaler.scale(loss).backward()
-    nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
+def _too_coarse_below(x, dtype):
+    """Forgets that subnormal numbers all have the same gap."""
+    gap = torch.finfo(dtype).eps * 2.0 ** (torch.frexp(x)[1] - 1)
+    return ((x / gap + torch.rand_like(x)).floor() * gap).to(dtype)
 
 
-def _does_not_clip(scaler, optimizer, loss, max_norm):
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
+def _noise_then_nearest(x, dtype):
+    """Adds noise of a whole gap in each direction: more than two neighbours."""
+    gap = torch.finfo(dtype).eps * x.abs()
+    return (x + gap * (2 * torch.rand_like(x) - 1)).to(dtype)
 
 
-def _steps_by_itself(scaler, optimizer, loss, max_norm):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
-    optimizer.step()
-    scaler.update()
+def _a_coin(x, dtype):
+    """Up or down with equal probability, wherever between them it is."""
+    info = torch.finfo(dtype)
+    power = torch.frexp(x.abs().clamp(min=info.smallest_normal))[1] - 1
+    gap = info.eps * 2.0**power
+    up = torch.rand_like(x) < 0.5
+    return (torch.where(up, (x / gap).ceil(), (x / gap).floor()) * gap).to(dtype)
 
 
-def _one_by_one(scaler, optimizer, loss, max_norm):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    for p in _parameters(optimizer):
-        nn.utils.clip_grad_norm_([p], max_norm)
-    scaler.step(optimizer)
-    scaler.update()
+def _one_draw(x, dtype):
+    info = torch.finfo(dtype)
+    power = torch.frexp(x.abs().clamp(min=info.smallest_normal))[1] - 1
+    gap = info.eps * 2.0**power
+    return ((x / gap + torch.rand(())).floor() * gap).to(dtype)
 
 
-def _divides_again(scaler, optimizer, loss, max_norm):
-    scaler.scale(loss).backward()
-    for p in _parameters(optimizer):
-        p.grad /= scaler.get_scale()
-    nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
-    scaler.step(optimizer)
-    scaler.update()
+def _no_masters(parameters, make_optimizer):
+    return make_optimizer(list(parameters)).step
 
 
-def _never_updates(scaler, optimizer, loss, max_norm):
-    scaler.scale(loss).backward()
-    scaler.unscale_(optimizer)
-    nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
-    scaler.step(optimizer)
+def _masters_forget(parameters, make_optimizer):
+    """Rounds the masters as well, after each step."""
+    low = list(parameters)
+    high = [p.detach().float() for p in low]
+    optimizer = make_optimizer(high)
+
+    def step():
+        for p, q in zip(low, high, strict=True):
+            q.data.copy_(p.data)
+            q.grad = None if p.grad is None else p.grad.float()
+        optimizer.step()
+        for p, q in zip(low, high, strict=True):
+            p.data.copy_(q)
+
+    return step
 
 
-def _updates_each_part(scaler, optimizer, losses):
-    optimizer.zero_grad()
-    for loss in losses:
-        scaler.scale(loss).backward()
-        scaler.update()
-    scaler.step(optimizer)
+def _new_tensors(parameters, make_optimizer):
+    low = list(parameters)
+    high = [p.detach().float() for p in low]
+    optimizer = make_optimizer(high)
+
+    def step():
+        for p, q in zip(low, high, strict=True):
+            q.grad = None if p.grad is None else p.grad.float()
+        optimizer.step()
+        for p, q in zip(low, high, strict=True):
+            p.data = q.to(p.dtype)
+
+    return step
 
 
-def _steps_each_part(scaler, optimizer, losses):
-    for loss in losses:
-        optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
+def _never_back(parameters, make_optimizer):
+    low = list(parameters)
+    high = [p.detach().float() for p in low]
+    optimizer = make_optimizer(high)
+
+    def step():
+        for p, q in zip(low, high, strict=True):
+            q.grad = None if p.grad is None else p.grad.float()
+        optimizer.step()
+
+    return step
 
 
-def _sums_first(scaler, optimizer, losses):
-    optimizer.zero_grad()
-    scaler.scale(sum(losses)).backward()
-    scaler.step(optimizer)
-    scaler.update()
+def _not_a_power(gradients, dtype):
+    largest = max(g.abs().max().item() for g in gradients)
+    if not math.isfinite(largest):
+        raise ValueError("not finite")
+    return torch.finfo(dtype).max / largest if largest else 1.0
 
 
-def _keeps_old_gradients(scaler, optimizer, losses):
-    for loss in losses:
-        scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
+def _rounded_up(gradients, dtype):
+    largest = max(g.abs().max().item() for g in gradients)
+    if not math.isfinite(largest):
+        raise ValueError("not finite")
+    if not largest:
+        return 1.0
+    return 2.0 ** math.ceil(math.log2(torch.finfo(dtype).max / largest))
 
 
-def _means(scaler, optimizer, losses):
-    optimizer.zero_grad()
-    parts = 0
-    for loss in losses:
-        scaler.scale(loss).backward()
-        parts += 1
-    scaler.unscale_(optimizer)
-    for p in _parameters(optimizer):
-        p.grad /= parts
-    scaler.step(optimizer)
-    scaler.update()
+def _signed(gradients, dtype):
+    largest = max(g.max().item() for g in gradients)
+    if not math.isfinite(largest):
+        raise ValueError("not finite")
+    if largest <= 0:
+        return 1.0
+    return 2.0 ** math.floor(math.log2(torch.finfo(dtype).max / largest))
 
 
-def _without_the_scaler(scaler, optimizer, losses):
-    optimizer.zero_grad()
-    for loss in losses:
-        loss.backward()
-    optimizer.step()
+def _scales_what_is_infinite(gradients, dtype):
+    scale = 2.0**40
+    while any(((g * scale).abs() > torch.finfo(dtype).max).any() for g in gradients):
+        scale /= 2
+        if scale < 1e-30:
+            break
+    return scale if any(g.any() for g in gradients) else 1.0
 
 
-def _casts_inputs_only(module):
-    return lambda *xs: module(*[x.float() for x in xs])
+def _never_below_one(gradients, dtype):
+    largest = max(g.abs().max().item() for g in gradients)
+    if not math.isfinite(largest):
+        raise ValueError("not finite")
+    power = math.floor(math.log2(torch.finfo(dtype).max / largest)) if largest else 0
+    return 2.0 ** max(0, power)
 
 
-def _casts_the_result(module):
-    return lambda *xs: module(*xs).float()
+def _just_add(weight, lost, update):
+    weight += update
 
 
-def _switches_off_only(module):
-    def run(*xs):
-        with torch.autocast("cpu", enabled=False):
-            return module(*xs)
-
-    return run
-
-
-def _lowers_the_module(module):
-    def run(*xs):
-        with torch.autocast("cpu", enabled=False):
-            return module.bfloat16()(*[x.bfloat16() for x in xs]).float()
-
-    return run
+def _wrong_sign(weight, lost, update):
+    step = update - lost
+    new = weight + step
+    lost.copy_(step - (new - weight))
+    weight.copy_(new)
 
 
-def _detaches(module):
-    def run(*xs):
-        with torch.autocast("cpu", enabled=False):
-            return module(*[x.detach().float() for x in xs])
-
-    return run
+def _wide(weight, lost, update):
+    exact = weight.float() + lost.float() + update.float()
+    weight.copy_(exact)
+    lost.copy_(exact - weight.float())
 
 
-def _first_input_only(module):
-    def run(x, *others):
-        with torch.autocast("cpu", enabled=False):
-            return module(x.float(), *[y.bfloat16() for y in others])
-
-    return run
-
-
-class _Padded(nn.Module):
-    """The usual answer, with a knob for each usual mistake."""
-
-    def __init__(self, linear, outputs, cut=True, scale=1.0):
-        super().__init__()
-        self.words = linear.out_features if cut else outputs
-        self.layer = nn.Linear(linear.in_features, outputs, linear.bias is not None)
-        with torch.no_grad():
-            words = min(linear.out_features, outputs)
-            self.layer.weight[:words] = scale * linear.weight[:words]
-            if linear.bias is not None:
-                self.layer.bias[:words] = linear.bias[:words]
-
-    def forward(self, x):
-        return self.layer(x)[..., : self.words]
+def _elsewhere(weight, lost, update):
+    step = update + lost
+    new = weight + step
+    lost = step - (new - weight)
+    weight = new
 
 
-def _up(size, multiple):
-    return -(-size // multiple) * multiple
-
-
-def _does_not_cut(linear, multiple):
-    return _Padded(linear, _up(linear.out_features, multiple), cut=False)
-
-
-def _rounds_down(linear, multiple):
-    return _Padded(linear, linear.out_features // multiple * multiple)
-
-
-def _always_one_more(linear, multiple):
-    return _Padded(linear, (linear.out_features // multiple + 1) * multiple)
-
-
-def _new_weights(linear, multiple):
-    return _Padded(linear, _up(linear.out_features, multiple), scale=0.0)
-
-
-def _leaves_it(linear, multiple):
-    return linear
-
-
-def _pads_the_result(linear, multiple):
-    class Late(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = linear
-
-        def forward(self, x):
-            outputs = self.linear(x)
-            extra = _up(outputs.shape[-1], multiple) - outputs.shape[-1]
-            return nn.functional.pad(outputs, (0, extra))[..., : outputs.shape[-1]]
-
-    return Late()
+def _forgets_what_was_lost(weight, lost, update):
+    new = weight + update
+    lost.copy_(update - (new - weight))
+    weight.copy_(new)
 
 
 WRONG = {
-    "clip_and_step": [
-        _clips_scaled_gradients,
-        _does_not_clip,
-        _steps_by_itself,
-        _one_by_one,
-        _divides_again,
-        _never_updates,
+    "round_stochastically": [
+        _nearest,
+        _too_coarse_below,
+        _noise_then_nearest,
+        _a_coin,
+        _one_draw,
     ],
-    "accumulate": [
-        _steps_each_part,
-        _sums_first,
-        _keeps_old_gradients,
-        _means,
-        _without_the_scaler,
+    "master": [_no_masters, _masters_forget, _new_tensors, _never_back],
+    "find_scale": [
+        _not_a_power,
+        _rounded_up,
+        _signed,
+        _scales_what_is_infinite,
+        _never_below_one,
     ],
-    "keep_float32": [
-        _casts_inputs_only,
-        _casts_the_result,
-        _switches_off_only,
-        _lowers_the_module,
-        _detaches,
-        _first_input_only,
-    ],
-    "pad_outputs": [
-        _does_not_cut,
-        _rounds_down,
-        _always_one_more,
-        _new_weights,
-        _leaves_it,
-        _pads_the_result,
+    "add_compensated": [
+        _just_add,
+        _wrong_sign,
+        _wide,
+        _elsewhere,
+        _forgets_what_was_lost,
     ],
 }

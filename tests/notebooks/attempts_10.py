@@ -1,188 +1,234 @@
 """Plausible wrong answers to the exercises of chapter 10: checks refuse them."""
 
-import statistics
-
 import torch
+from torch import nn
 
 
-def _the_batch_is_divided(order, batch_size, rank, world_size):
-    for batch in order.split(batch_size):
-        yield batch.tensor_split(world_size)[rank], len(batch)
+def _parameters(optimizer):
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _each_rank_has_a_range(order, batch_size, rank, world_size):
-    for mine in order.tensor_split(world_size)[rank].split(batch_size):
-        yield mine, len(mine) * world_size
+def _clips_scaled_gradients(scaler, optimizer, loss, max_norm):
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
 
 
-def _every_nth_image(order, batch_size, rank, world_size):
-    for mine in order[rank::world_size].split(batch_size):
-        yield mine, min(batch_size * world_size, len(order))
+def _does_not_clip(scaler, optimizer, loss, max_norm):
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
 
 
-def _the_last_batch_counts_as_full(order, batch_size, rank, world_size):
-    for batch in order.split(batch_size * world_size):
-        yield batch.tensor_split(world_size)[rank], batch_size * world_size
+def _steps_by_itself(scaler, optimizer, loss, max_norm):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
+    optimizer.step()
+    scaler.update()
 
 
-def _the_first_ranks_are_full(order, batch_size, rank, world_size):
-    for batch in order.split(batch_size * world_size):
-        yield batch[rank * batch_size : (rank + 1) * batch_size], len(batch)
+def _one_by_one(scaler, optimizer, loss, max_norm):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    for p in _parameters(optimizer):
+        nn.utils.clip_grad_norm_([p], max_norm)
+    scaler.step(optimizer)
+    scaler.update()
 
 
-def _the_rest_is_lost(order, batch_size, rank, world_size):
-    together = batch_size * world_size
-    for start in range(0, len(order) - together + 1, together):
-        batch = order[start : start + together]
-        yield batch.tensor_split(world_size)[rank], together
+def _divides_again(scaler, optimizer, loss, max_norm):
+    scaler.scale(loss).backward()
+    for p in _parameters(optimizer):
+        p.grad /= scaler.get_scale()
+    nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
 
 
-def _one_seed(run, rates, sizes):
-    return {n: max(rates, key=lambda rate: run(n, rate, 0)) for n in sizes}
+def _never_updates(scaler, optimizer, loss, max_norm):
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(_parameters(optimizer), max_norm)
+    scaler.step(optimizer)
 
 
-def _with(judge):
-    def best_rates(run, rates, sizes):
-        best = {}
-        for size in sizes:
-            told = {r: judge([run(size, r, seed) for seed in range(3)]) for r in rates}
-            best[size] = max(told, key=told.get)
-        return best
-
-    best_rates.__name__ = f"_best_{judge.__name__}"
-    return best_rates
+def _updates_each_part(scaler, optimizer, losses):
+    optimizer.zero_grad()
+    for loss in losses:
+        scaler.scale(loss).backward()
+        scaler.update()
+    scaler.step(optimizer)
 
 
-def _nan_is_passed_over(run, rates, sizes):
-    best = {}
-    for size in sizes:
-        told = {}
-        for rate in rates:
-            values = [run(size, rate, seed) for seed in range(3)]
-            kept = [value for value in values if value == value]
-            if kept:
-                told[rate] = statistics.median(kept)
-        best[size] = max(told, key=told.get)
-    return best
+def _steps_each_part(scaler, optimizer, losses):
+    for loss in losses:
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
 
 
-def _one_rate_for_all_sizes(run, rates, sizes):
-    found = _with(statistics.mean)(run, rates, sizes)
-    return dict.fromkeys(sizes, found[sizes[0]])
+def _sums_first(scaler, optimizer, losses):
+    optimizer.zero_grad()
+    scaler.scale(sum(losses)).backward()
+    scaler.step(optimizer)
+    scaler.update()
 
 
-def _through_the_root(tensors, dist):
-    for tensor in tensors:
-        dist.reduce(tensor, dst=0)
-        dist.broadcast(tensor, src=0)
+def _keeps_old_gradients(scaler, optimizer, losses):
+    for loss in losses:
+        scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
 
 
-def _whole_tensors_in_turn(tensors, dist):
-    for number, tensor in enumerate(tensors):
-        owner = number % dist.get_world_size()
-        dist.reduce(tensor, dst=owner)
-        dist.broadcast(tensor, src=owner)
+def _means(scaler, optimizer, losses):
+    optimizer.zero_grad()
+    parts = 0
+    for loss in losses:
+        scaler.scale(loss).backward()
+        parts += 1
+    scaler.unscale_(optimizer)
+    for p in _parameters(optimizer):
+        p.grad /= parts
+    scaler.step(optimizer)
+    scaler.update()
 
 
-def _everyone_gathers_all(tensors, dist):
-    for tensor in tensors:
-        parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, tensor)
-        tensor.copy_(sum(parts))
+def _without_the_scaler(scaler, optimizer, losses):
+    optimizer.zero_grad()
+    for loss in losses:
+        loss.backward()
+    optimizer.step()
 
 
-def _the_library_does_it(tensors, dist):
-    for tensor in tensors:
-        dist.all_reduce(tensor)
+def _casts_inputs_only(module):
+    return lambda *xs: module(*[x.float() for x in xs])
 
 
-def _the_sum_stays_in_a_copy(tensors, dist):
-    flat = torch.cat([tensor.flatten() for tensor in tensors])
-    for owner, part in enumerate(flat.tensor_split(dist.get_world_size())):
-        dist.reduce(part, dst=owner)
-        dist.broadcast(part, src=owner)
+def _casts_the_result(module):
+    return lambda *xs: module(*xs).float()
 
 
-def _nobody_sends_it_back(tensors, dist):
-    for tensor in tensors:
-        for owner, part in enumerate(
-            tensor.view(-1).tensor_split(dist.get_world_size())
-        ):
-            dist.reduce(part, dst=owner)
+def _switches_off_only(module):
+    def run(*xs):
+        with torch.autocast("cpu", enabled=False):
+            return module(*xs)
+
+    return run
 
 
-def _count_right(predict, images, labels):
-    return (predict(images).argmax(1) == labels).sum()
+def _lowers_the_module(module):
+    def run(*xs):
+        with torch.autocast("cpu", enabled=False):
+            return module.bfloat16()(*[x.bfloat16() for x in xs]).float()
+
+    return run
 
 
-def _everyone_looks_at_all(predict, images, labels, dist):
-    return _count_right(predict, images, labels).item() / len(labels)
+def _detaches(module):
+    def run(*xs):
+        with torch.autocast("cpu", enabled=False):
+            return module(*[x.detach().float() for x in xs])
+
+    return run
 
 
-def _mean_of_the_parts(predict, images, labels, dist):
-    n, me = dist.get_world_size(), dist.get_rank()
-    images, labels = images.tensor_split(n)[me], labels.tensor_split(n)[me]
-    share = _count_right(predict, images, labels) / max(len(labels), 1)
-    dist.all_reduce(share)
-    return share.item() / n
+def _first_input_only(module):
+    def run(x, *others):
+        with torch.autocast("cpu", enabled=False):
+            return module(x.float(), *[y.bfloat16() for y in others])
+
+    return run
 
 
-def _the_rest_is_not_looked_at(predict, images, labels, dist):
-    n, me = dist.get_world_size(), dist.get_rank()
-    size = len(labels) // n
-    part = slice(me * size, (me + 1) * size)
-    right = _count_right(predict, images[part], labels[part])
-    dist.all_reduce(right)
-    return right.item() / len(labels)
+class _Padded(nn.Module):
+    """The usual answer, with a knob for each usual mistake."""
+
+    def __init__(self, linear, outputs, cut=True, scale=1.0):
+        super().__init__()
+        self.words = linear.out_features if cut else outputs
+        self.layer = nn.Linear(linear.in_features, outputs, linear.bias is not None)
+        with torch.no_grad():
+            words = min(linear.out_features, outputs)
+            self.layer.weight[:words] = scale * linear.weight[:words]
+            if linear.bias is not None:
+                self.layer.bias[:words] = linear.bias[:words]
+
+    def forward(self, x):
+        return self.layer(x)[..., : self.words]
 
 
-def _filled_up_to_equal_parts(predict, images, labels, dist):
-    n, me = dist.get_world_size(), dist.get_rank()
-    total = -(-len(labels) // n) * n
-    mine = torch.arange(me, total, n) % len(labels)
-    right = _count_right(predict, images[mine], labels[mine])
-    dist.all_reduce(right)
-    return right.item() / total
+def _up(size, multiple):
+    return -(-size // multiple) * multiple
 
 
-def _only_rank_0_knows(predict, images, labels, dist):
-    n, me = dist.get_world_size(), dist.get_rank()
-    images, mine = images.tensor_split(n)[me], labels.tensor_split(n)[me]
-    right = _count_right(predict, images, mine)
-    dist.reduce(right, dst=0)
-    return right.item() / len(labels)
+def _does_not_cut(linear, multiple):
+    return _Padded(linear, _up(linear.out_features, multiple), cut=False)
+
+
+def _rounds_down(linear, multiple):
+    return _Padded(linear, linear.out_features // multiple * multiple)
+
+
+def _always_one_more(linear, multiple):
+    return _Padded(linear, (linear.out_features // multiple + 1) * multiple)
+
+
+def _new_weights(linear, multiple):
+    return _Padded(linear, _up(linear.out_features, multiple), scale=0.0)
+
+
+def _leaves_it(linear, multiple):
+    return linear
+
+
+def _pads_the_result(linear, multiple):
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = linear
+
+        def forward(self, x):
+            outputs = self.linear(x)
+            extra = _up(outputs.shape[-1], multiple) - outputs.shape[-1]
+            return nn.functional.pad(outputs, (0, extra))[..., : outputs.shape[-1]]
+
+    return Late()
 
 
 WRONG = {
-    "grown": [
-        _the_batch_is_divided,
-        _each_rank_has_a_range,
-        _every_nth_image,
-        _the_last_batch_counts_as_full,
-        _the_first_ranks_are_full,
-        _the_rest_is_lost,
+    "clip_and_step": [
+        _clips_scaled_gradients,
+        _does_not_clip,
+        _steps_by_itself,
+        _one_by_one,
+        _divides_again,
+        _never_updates,
     ],
-    "best_rates": [
-        _one_seed,
-        _with(statistics.mean),
-        _with(max),
-        _with(statistics.median),
-        _nan_is_passed_over,
-        _one_rate_for_all_sizes,
+    "accumulate": [
+        _steps_each_part,
+        _sums_first,
+        _keeps_old_gradients,
+        _means,
+        _without_the_scaler,
     ],
-    "spread": [
-        _through_the_root,
-        _whole_tensors_in_turn,
-        _everyone_gathers_all,
-        _the_library_does_it,
-        _the_sum_stays_in_a_copy,
-        _nobody_sends_it_back,
+    "keep_float32": [
+        _casts_inputs_only,
+        _casts_the_result,
+        _switches_off_only,
+        _lowers_the_module,
+        _detaches,
+        _first_input_only,
     ],
-    "accuracy_of_all": [
-        _everyone_looks_at_all,
-        _mean_of_the_parts,
-        _the_rest_is_not_looked_at,
-        _filled_up_to_equal_parts,
-        _only_rank_0_knows,
+    "pad_outputs": [
+        _does_not_cut,
+        _rounds_down,
+        _always_one_more,
+        _new_weights,
+        _leaves_it,
+        _pads_the_result,
     ],
 }

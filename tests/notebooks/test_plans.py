@@ -1,4 +1,4 @@
-"""Chapter 12's plans leave the sum, and its simulated network and its formula agree."""
+"""Chapter 13's plans leave the sum, and its simulated network and its formula agree."""
 
 import math
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from kit.costs import LINKS
 
-CHAPTER = Path(__file__).resolve().parents[2] / "tutorials" / "12_communication.ipynb"
+CHAPTER = Path(__file__).resolve().parents[2] / "tutorials" / "13_communication.ipynb"
 LINK = LINKS["InfiniBand NDR"]
 
 

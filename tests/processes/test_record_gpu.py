@@ -70,7 +70,7 @@ def run_stub(folder, *arguments, **environment):
 
 
 def test_it_installs_then_records_then_races(tmp_path, wheels):
-    arguments = ["--race", "10", "--seconds", "300", wheels, "out", "00", "03_loading"]
+    arguments = ["--race", "10", "--seconds", "300", wheels, "out", "00", "04_loading"]
     done, notes = run_stub(tmp_path, *arguments)
     assert done.returncode == 0, done.stdout
     _, install, *_, record, name, race = notes
@@ -82,7 +82,7 @@ def test_it_installs_then_records_then_races(tmp_path, wheels):
     assert record[:3] == [script, "--into", str(tmp_path / "out")]
     assert 200 < int(record[record.index("--seconds") + 1]) <= 300
     names = [Path(word).name for word in record if word.endswith(".ipynb")]
-    assert names == ["00_start_here.ipynb", "03_loading.ipynb"]
+    assert names == ["00_start_here.ipynb", "04_loading.ipynb"]
     assert "this_machine" in name[1]
     assert race[race.index("--seeds") + 1] == "10"
     there = {path.name for path in (tmp_path / "out").iterdir()}

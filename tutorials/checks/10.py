@@ -1,372 +1,324 @@
-"""Checks of chapter 10's exercises, with ranks that are threads and are watched."""
+"""Checks of chapter 10's exercises: each calls the reader's code and watches it."""
 
-import collections
-import math
-import queue
-import statistics
-import threading
+import contextlib
+import copy
 
 import torch
-import torch.distributed as dist
+from torch import nn
 
-_SECONDS = 5
-#: The shapes of LeNet's parameters, and what an all-reduce through rank 0 moves there.
-_LENET = [(20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,)]
-_LENET += [(128, 800), (128,), (10, 128), (10,)]
-_MOST_OF_ROOT = 0.6
+_BF16 = torch.bfloat16
 
 
-# The exercises
-
-
-def grown(grown):
-    """Each image once, equal steps, each rank's batch full, all sizes told rightly."""
-    for images, ranks in ((32, 2), (37, 1), (33, 4), (37, 4), (3, 4), (13, 3)):
-        order, size = torch.randperm(images), 4
-        steps = [_steps_of(grown, order, size, rank, ranks) for rank in range(ranks)]
-        who = f"{images} images, batch_size=4, world_size={ranks}"
-        counts = [len(mine) for mine in steps]
-        assert len(set(counts)) == 1, (
-            f"{who}: the ranks make {counts} steps, so some wait for others for ever"
-        )
-        wanted = order.split(size * ranks)
-        assert counts[0] == len(wanted), (
-            f"{who}: it makes {counts[0]} steps, and one rank with batches "
-            f"{ranks} times as large makes {len(wanted)}"
-        )
-        for step, batch in enumerate(wanted):
-            parts = [mine[step][0] for mine in steps]
-            _check_step(f"{who}, step {step + 1}", parts, batch)
-            for rank, mine in enumerate(steps):
-                assert mine[step][1] == len(batch), (
-                    f"{who}, step {step + 1}: together they have {len(batch)} images, "
-                    f"and rank {rank} says {mine[step][1]}"
+def clip_and_step(clip_and_step):
+    """The true gradients' norm is clipped, once unscaled, and overflows are skipped."""
+    for factor, low, high in [(2.0**10, 0.05, 50.0), (2.0**15, 0.5, 5.0)]:
+        for max_norm in (low, high):
+            torch.manual_seed(0)
+            ours, usual = _twins()
+            case = f"scale {factor:.0f}, max_norm={max_norm}"
+            scaler = _scaler(factor)
+            optimizer = _sgd(ours)
+            for step in range(3):
+                x = torch.randn(16, 6)
+                optimizer.zero_grad()
+                with _scaler_errors(f"{case}, step {step + 1}"):
+                    clip_and_step(scaler, optimizer, _loss(ours, x), max_norm)
+                _step_in_float32(usual, [x], max_norm)
+                _compare(
+                    ours,
+                    usual,
+                    f"{case}, step {step + 1}",
+                    "Are all gradients unscaled, once, and then clipped together?",
                 )
-    return "each rank has its full batch, and each image is used once."
-
-
-def best_rates(best_rates):
-    """All pairs and seeds once; the best median; never a rate that diverged."""
-    nan = math.nan
-    told = {
-        (1, 0.1): (0.80, 0.81, 0.82),
-        (1, 0.2): (0.84, 0.85, 0.86),
-        (1, 0.4): (0.83, 0.99, 0.10),
-        (1, 0.8): (nan, nan, nan),
-        (2, 0.1): (nan, 0.98, 0.97),
-        (2, 0.2): (0.80, 0.81, 0.82),
-        (2, 0.4): (0.86, 0.20, 0.88),
-        (2, 0.8): (0.90, nan, 0.91),
-        (4, 0.1): (nan, 0.5, 0.5),
-        (4, 0.2): (0.5, nan, 0.5),
-        (4, 0.4): (0.5, 0.5, nan),
-        (4, 0.8): (nan, nan, nan),
-    }
-    calls = collections.Counter()
-
-    def run(size, rate, seed):
-        assert (size, rate) in told, f"run was called with size={size}, rate={rate}"
-        assert seed in (0, 1, 2), f"run was called with seed={seed}; they are 0, 1, 2"
-        calls[size, rate, seed] += 1
-        return told[size, rate][seed]
-
-    rates, sizes = [0.1, 0.2, 0.4, 0.8], [1, 2, 4]
-    found = best_rates(run, rates, sizes)
-    again = [call for call, count in calls.items() if count > 1]
-    assert not again, f"(size, rate, seed) {again[0]} was run more than once"
-    assert isinstance(found, dict) and sorted(found) == sizes, (
-        f"it returns {found!r}, not a dictionary with the keys {sizes}"
+            _check_scale(scaler, factor, case)
+    torch.manual_seed(0)
+    ours, _ = _twins()
+    scaler, optimizer = _scaler(2.0**10), _sgd(ours)
+    before = copy.deepcopy(ours.state_dict())
+    optimizer.zero_grad()
+    clip_and_step(scaler, optimizer, _loss(ours, torch.randn(4, 6)) * torch.inf, 1.0)
+    _check_skipped(ours, before, scaler, 2.0**10, "an infinite loss")
+    clip_and_step(scaler, optimizer, _zeroed(optimizer, ours), 1.0)
+    assert _moved(ours, before), (
+        "after an overflow the next good step changes nothing: is the scaler updated "
+        "at every step?"
     )
-    for size in sizes:
-        tried = {rate: told[size, rate] for rate in rates}
-        medians = {
-            rate: statistics.median(values)
-            for rate, values in tried.items()
-            if not any(map(math.isnan, values))
-        }
-        wanted = max(medians, key=medians.get) if medians else None
-        assert found[size] == wanted, (
-            f"on {size} ranks the seeds gave {tried}; the best rate is {wanted}, "
-            f"and it says {found[size]}"
+    return "the true norm is clipped, once, and overflows are skipped."
+
+
+def accumulate(accumulate):
+    """One update by the sum of all parts, and none where one overflows."""
+    for parts in (1, 2, 5):
+        torch.manual_seed(parts)
+        ours, usual = _twins()
+        scaler, optimizer = _scaler(2.0**12), _sgd(ours)
+        for p in ours.parameters():
+            p.grad = torch.full_like(p, 1e6)  # of an earlier batch
+        for step in range(2):
+            xs = [torch.randn(3 + i, 6) for i in range(parts)]
+            watch = _Watch(ours, xs)
+            case = f"{parts} parts, step {step + 1}"
+            with _scaler_errors(case):
+                accumulate(scaler, optimizer, watch.losses())
+            assert watch.drawn == parts, (
+                f"{case}: it took {watch.drawn} losses of {parts}"
+            )
+            assert watch.most <= 1, (
+                f"{case}: {watch.most} graphs lived at once; go backward through each "
+                "loss before you take the next"
+            )
+            _step_in_float32(usual, xs)
+            _compare(ours, usual, case, "Is it one update, by the sum of all parts?")
+        _check_scale(scaler, 2.0**12, f"{parts} parts")
+    for bad in range(3):
+        torch.manual_seed(0)
+        ours, _ = _twins()
+        scaler, optimizer = _scaler(2.0**12), _sgd(ours)
+        before = copy.deepcopy(ours.state_dict())
+        losses = (
+            _loss(ours, torch.randn(4, 6)) * (torch.inf if part == bad else 1.0)
+            for part in range(3)
         )
-    missed = len(told) * 3 - len(calls)
-    assert not missed, f"{missed} of {len(told) * 3} trainings were never run"
-    return "the best median counts, and what diverges is out."
-
-
-def spread(spread):
-    """The sums, on all ranks, in place, with no rank in the way of the others."""
-    for ranks, shapes in ((1, [(3,)]), (2, [(5, 3), ()]), (3, [(2,), (7, 2), (1,)])):
-        _check_sums(spread, ranks, shapes)
-    moved = _check_sums(spread, 4, _LENET)
-    size = 4 * sum(math.prod(shape) for shape in _LENET)
-    root = 2 * 3 * size
-    share = max(moved) / root
-    assert share <= _MOST_OF_ROOT, (
-        f"with four ranks and LeNet's gradients, rank {moved.index(max(moved))} moves "
-        f"{share:.2f} of what rank 0 moves in allreduce(), and the others "
-        f"{min(moved) / root:.2f} or more: cut the large tensors, too"
-    )
-    return f"the busiest rank moves {share:.2f} of what rank 0 did."
-
-
-def accuracy_of_all(accuracy_of_all):
-    """The accuracy of one rank, on all; every image once, fairly shared."""
-    for images, ranks in ((12, 4), (13, 4), (3, 4), (11, 2), (5, 1)):
-        # The wrong answers all come last, so that the mean of the parts is wrong.
-        labels = torch.arange(images) % 10
-        right = torch.arange(images) < images // 2 + 1
-        seen = [[] for _ in range(ranks)]
-
-        def look(me, labels=labels, right=right, seen=seen):
-            def predict(batch):
-                which = batch.flatten().long()
-                seen[me.get_rank()] += which.tolist()
-                answers = torch.where(right, labels, (labels + 1) % 10)[which]
-                return torch.nn.functional.one_hot(answers, 10).float()
-
-            numbers = torch.arange(len(labels)).float().reshape(-1, 1, 1, 1)
-            return accuracy_of_all(predict, numbers, labels.clone(), me)
-
-        found, _ = _run(ranks, look)
-        who = f"{images} images on {ranks} ranks"
-        looks = collections.Counter(image for mine in seen for image in mine)
-        lost = sorted(set(range(images)) - set(looks))
-        assert not lost, f"{who}: nobody looks at {lost}"
-        twice = sorted(image for image, count in looks.items() if count > 1)
-        assert not twice, f"{who}: these are looked at more than once: {twice}"
-        shares = [len(mine) for mine in seen]
-        assert max(shares) - min(shares) <= 1, f"{who}: they look at {shares} images"
-        wanted = right.sum().item() / images
-        for rank, value in enumerate(found):
-            assert isinstance(value, (int, float)), (
-                f"{who}: rank {rank} returns {value!r}, not a plain number"
-            )
-            assert abs(value - wanted) < 1e-6, (
-                f"{who}: rank {rank} returns {value:.4f}, and {wanted:.4f} is right"
-            )
-    return "each image is looked at once, and all ranks know the result."
-
-
-# What they look at
-
-
-def _steps_of(grown, order, size, rank, ranks):
-    steps = list(grown(order.clone(), size, rank, ranks))
-    for step in steps:
-        assert isinstance(step, tuple) and len(step) == 2, (
-            f"each step yields two things, the indices and a number, not {step!r}"
+        accumulate(scaler, optimizer, losses)
+        case = f"part {bad + 1} of 3 overflows"
+        _check_skipped(ours, before, scaler, 2.0**12, case)
+        accumulate(scaler, optimizer, iter([_loss(ours, torch.randn(4, 6))]))
+        assert all(p.isfinite().all() for p in ours.parameters()), (
+            f"{case}: the next batch made parameters infinite: whose gradients were "
+            "still there?"
         )
-        assert torch.is_tensor(step[0]), f"{step[0]!r} is no tensor of indices"
-    return steps
+        assert _moved(ours, before), f"{case}: the next good batch changes nothing"
+    return "one update for the batch, and none where a part overflows."
 
 
-def _check_step(who, parts, batch):
-    """All parts are the batch; each one is full, or as full as that of the others."""
-    together = torch.cat(parts).tolist()
-    assert sorted(together) == sorted(batch.tolist()), (
-        f"{who}: all ranks together use {sorted(together)}, and one rank with the "
-        f"large batch uses {sorted(batch.tolist())}"
+@contextlib.contextmanager
+def _scaler_errors(case):
+    """Explain what the scaler refuses: a second unscale_, a missing update."""
+    try:
+        yield
+    except (RuntimeError, AssertionError) as error:
+        raise AssertionError(
+            f"{case}: {str(error) or 'the scaler refuses'} For each batch it wants, in "
+            "this order: scale and backward, unscale_ if at all, step, update"
+        ) from error
+
+
+def _twins():
+    ours = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    return ours, copy.deepcopy(ours)
+
+
+def _loss(net, x):
+    return net(x).square().sum()
+
+
+def _zeroed(optimizer, net):
+    optimizer.zero_grad()
+    return _loss(net, torch.randn(4, 6))
+
+
+def _sgd(net):
+    return torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+
+
+def _scaler(factor):
+    return torch.amp.GradScaler("cpu", init_scale=factor)
+
+
+def _step_in_float32(net, xs, max_norm=None):
+    """Take the step that a training without a scaler would take."""
+    if not hasattr(net, "optimizer"):
+        object.__setattr__(net, "optimizer", _sgd(net))
+    net.optimizer.zero_grad()
+    for x in xs:
+        _loss(net, x).backward()
+    if max_norm is not None:
+        nn.utils.clip_grad_norm_(net.parameters(), max_norm)
+    net.optimizer.step()
+
+
+def _compare(ours, usual, case, hint):
+    for (name, p), q in zip(ours.named_parameters(), usual.parameters(), strict=True):
+        assert p.isfinite().all(), f"{case}: {name} is no longer finite"
+        assert torch.allclose(p, q, rtol=1e-4, atol=1e-6), (
+            f"{case}: {name} is not what a step without a scaler makes it; it is off "
+            f"by {(p - q).abs().max():.2g}. {hint}"
+        )
+
+
+def _check_scale(scaler, factor, case):
+    assert scaler.get_scale() == factor, (
+        f"{case}: the scale has become {scaler.get_scale():.0f} although nothing "
+        "overflowed"
     )
-    sizes = [len(part) for part in parts]
-    assert max(sizes) - min(sizes) <= 1, (
-        f"{who}: the ranks have {sizes} images; share them as evenly as possible"
+
+
+def _check_skipped(net, before, scaler, factor, case):
+    assert not _moved(net, before), f"{case}, and the parameters have changed"
+    found = scaler.get_scale()
+    assert found == factor / 2, (
+        f"{case}: the scale went from {factor:.0f} to {found:.0f}; it should be halved "
+        "once. Is the scaler updated once?"
     )
 
 
-def _check_sums(spread, ranks, shapes):
-    """Return how many bytes each rank has moved."""
-    brought = [[torch.randn(shape) for shape in shapes] for _ in range(ranks)]
-    wanted = [sum(tensors) for tensors in zip(*brought, strict=True)]
+def _moved(net, before):
+    return any(not torch.equal(p, before[k]) for k, p in net.state_dict().items())
 
-    def add_up(me):
-        mine = [tensor.clone() for tensor in brought[me.get_rank()]]
-        spread(mine, me)
-        return mine
 
-    found, meeting = _run(ranks, add_up, forbidden="all_reduce")
-    for rank, tensors in enumerate(found):
-        for tensor, total in zip(tensors, wanted, strict=True):
-            assert torch.allclose(tensor, total, atol=1e-5), (
-                f"on rank {rank} of {ranks}, a tensor {tuple(total.shape)} is not the "
-                f"sum of what the ranks brought: off by {(tensor - total).abs().max()}"
+class _Watch:
+    """Hands out losses one by one, and counts how many graphs live at once."""
+
+    def __init__(self, net, xs):
+        self.net, self.xs, self.drawn, self.open, self.most = net, xs, 0, 0, 0
+
+    def losses(self):
+        for x in self.xs:
+            self.drawn += 1
+            self.open += 1
+            self.most = max(self.most, self.open)
+            loss = _loss(self.net, x)
+            loss.register_hook(self._close)
+            yield loss
+
+    def _close(self, _):
+        self.open -= 1
+
+
+class _Odd(nn.Module):
+    """A part with two inputs, a matrix product, and a sum that needs 32 bits."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+
+    def forward(self, x, y):
+        return (self.layer(x) + y).exp().cumsum(1).log()
+
+
+def keep_float32(keep_float32):
+    """Outputs, gradients and formats of 32 bits, under autocast on both sides."""
+    for name, make, inputs in [
+        ("a linear layer", lambda: nn.Linear(16, 16), 1),
+        ("a module with two inputs", _Odd, 2),
+    ]:
+        torch.manual_seed(0)
+        module = make()
+        twin, state = copy.deepcopy(module), list(module.state_dict())
+        kept = keep_float32(module)
+        assert callable(kept), f"{name}: it returns {kept!r:.60}, not a module"
+        for given in (_BF16, torch.float32):
+            xs = [torch.randn(4, 16).to(given) for _ in range(inputs)]
+            mine, wanted = ([x.clone().requires_grad_() for x in xs] for _ in range(2))
+            case = f"{name}, inputs in {str(given)[6:]}"
+            with _no_mismatch(case), torch.autocast("cpu", _BF16):
+                found = kept(*mine)
+                after = nn.functional.linear(torch.ones(1, 2), torch.ones(1, 2))
+            assert after.dtype == _BF16, f"{case}: after the call autocast is off"
+            assert found.dtype == torch.float32, (
+                f"{case}: what comes out is {found.dtype}"
             )
-    return meeting.moved
+            exact = twin(*[x.float() for x in wanted])
+            assert torch.equal(found, exact), (
+                f"{case}: the result is off by {(found - exact).abs().max():.2g} from "
+                "that of 32 bits: does autocast still lower what is inside?"
+            )
+            module.zero_grad()
+            twin.zero_grad()
+            assert found.requires_grad, f"{case}: the result has no gradient"
+            found.sum().backward()
+            exact.sum().backward()
+            for p, q in zip(module.parameters(), twin.parameters(), strict=True):
+                assert p.grad is not None, f"{case}: the module gets no gradient"
+                assert p.grad.dtype == torch.float32 and torch.equal(p.grad, q.grad), (
+                    f"{case}: the gradients are not those of 32 bits"
+                )
+            for x, y in zip(mine, wanted, strict=True):
+                assert x.grad is not None, f"{case}: an input gets no gradient"
+                assert torch.equal(x.grad, y.grad), (
+                    f"{case}: an input's gradient is off"
+                )
+        kinds = {p.dtype for p in module.parameters()}
+        assert list(module.state_dict()) == state and kinds == {torch.float32}, (
+            f"{name}: the module itself has changed"
+        )
+        x = [torch.randn(4, 16) for _ in range(inputs)]
+        with torch.autocast("cpu", _BF16):
+            lowered = module.layer(x[0]) if inputs == 2 else module(*x)
+        assert lowered.dtype == _BF16, (
+            f"{name}: called by itself, the module should still be lowered"
+        )
+    return "32 bits inside and out, and autocast around it."
 
 
-# Ranks that are threads
+@contextlib.contextmanager
+def _no_mismatch(case):
+    try:
+        yield
+    except RuntimeError as error:
+        raise AssertionError(
+            f"{case}: {str(error).splitlines()[0][:120]}: which format do the inputs "
+            "have when autocast is off?"
+        ) from error
 
 
-class _Meeting:
-    """Where the made-up ranks exchange; `moved` are each one's bytes, in and out."""
+class _Products(torch.overrides.TorchFunctionMode):
+    """Notes how many outputs each linear product has."""
 
-    def __init__(self, size, forbidden=""):
-        self.size, self.forbidden = size, forbidden
-        self.barrier = threading.Barrier(size, timeout=_SECONDS)
-        self.brought = [None] * size
-        self.moved = [0] * size
-        self.mail = collections.defaultdict(queue.Queue)
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
 
-
-class _Done:
-    """What an asynchronous call returns."""
-
-    def __init__(self, finish=lambda: None):
-        self._finish = finish
-
-    def wait(self):
-        """Finish what is left to do."""
-        self._finish()
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        names = ("linear", "matmul", "mm", "addmm", "__matmul__", "einsum", "bmm")
+        if getattr(function, "__name__", "") in names:
+            self.sizes.append(result.shape[-1])
+        return result
 
 
-class _Dist:
-    """What one rank sees of torch.distributed."""
-
-    ReduceOp = dist.ReduceOp
-
-    def __init__(self, meeting, rank):
-        self._meeting, self._rank = meeting, rank
-
-    def __getattr__(self, name):
-        known = ", ".join(name for name in vars(_Dist) if not name.startswith("_"))
-        raise AssertionError(f"the check's dist has no {name}; it has {known}")
-
-    def get_rank(self, group=None):
-        return self._rank
-
-    def get_world_size(self, group=None):
-        return self._meeting.size
-
-    def all_reduce(self, tensor, op=None, group=None, async_op=False):
-        self._check_sum(op)
-        tensor.copy_(sum(self._meet("all_reduce", tensor.detach().clone())))
-        return self._move(4 * (1 - 1 / self._meeting.size) * tensor.nbytes)
-
-    def reduce(self, tensor, dst=0, op=None, group=None, async_op=False):
-        self._check_sum(op)
-        parts = self._meet(f"reduce(dst={dst})", tensor.detach().clone())
-        if self._rank == dst:
-            tensor.copy_(sum(parts))
-        return self._move_through(dst, tensor.nbytes)
-
-    def broadcast(self, tensor, src=0, group=None, async_op=False):
-        parts = self._meet(f"broadcast(src={src})", tensor.detach().clone())
-        tensor.copy_(parts[src])
-        return self._move_through(src, tensor.nbytes)
-
-    def gather(self, tensor, gather_list=None, dst=0, group=None, async_op=False):
-        parts = self._meet(f"gather(dst={dst})", tensor.detach().clone())
-        if self._rank == dst:
-            self._fill(gather_list, parts)
-        return self._move_through(dst, tensor.nbytes)
-
-    def scatter(self, tensor, scatter_list=None, src=0, group=None, async_op=False):
-        mine = [part.detach().clone() for part in scatter_list or []]
-        tensor.copy_(self._meet(f"scatter(src={src})", mine)[src][self._rank])
-        return self._move_through(src, tensor.nbytes)
-
-    def all_gather(self, tensor_list, tensor, group=None, async_op=False):
-        self._fill(tensor_list, self._meet("all_gather", tensor.detach().clone()))
-        return self._move(2 * (self._meeting.size - 1) * tensor.nbytes)
-
-    def reduce_scatter(self, output, input_list, op=None, group=None, async_op=False):
-        self._check_sum(op)
-        mine = [part.detach().clone() for part in input_list]
-        everyone = self._meet("reduce_scatter", mine)
-        output.copy_(sum(parts[self._rank] for parts in everyone))
-        return self._move(2 * (self._meeting.size - 1) * output.nbytes)
-
-    def all_to_all(self, output_list, input_list, group=None, async_op=False):
-        mine = [part.detach().clone() for part in input_list]
-        everyone = self._meet("all_to_all", mine)
-        self._fill(output_list, [parts[self._rank] for parts in everyone])
-        others = [p.nbytes for r, p in enumerate(input_list) if r != self._rank]
-        came = [p.nbytes for r, p in enumerate(output_list) if r != self._rank]
-        return self._move(sum(others) + sum(came))
-
-    def send(self, tensor, dst, group=None, tag=0):
-        self._meeting.mail[self._rank, dst, tag].put(tensor.detach().clone())
-        return self._move(tensor.nbytes)
-
-    def recv(self, tensor, src, group=None, tag=0):
-        try:
-            came = self._meeting.mail[src, self._rank, tag].get(timeout=_SECONDS)
-        except queue.Empty:
-            raise AssertionError(
-                f"rank {self._rank} waits for rank {src}, which sends nothing"
-            ) from None
-        tensor.copy_(came)
-        return self._move(tensor.nbytes)
-
-    isend = send
-
-    def irecv(self, tensor, src, group=None, tag=0):
-        return _Done(lambda: self.recv(tensor, src, group, tag))
-
-    def barrier(self, group=None):
-        self._meet("barrier", None)
-
-    def _meet(self, name, mine):
-        """Bring something; return what each rank brought, in order."""
-        meeting = self._meeting
-        if meeting.forbidden and name.startswith(meeting.forbidden):
-            raise AssertionError(f"do it without dist.{meeting.forbidden}")
-        meeting.brought[self._rank] = (name, mine)
-        try:
-            meeting.barrier.wait()
-            everyone = list(meeting.brought)
-            meeting.barrier.wait()  # before anyone brings the next
-        except threading.BrokenBarrierError:
-            raise _Alone(f"rank {self._rank} waits in {name} for the others") from None
-        names = {said for said, _ in everyone}
-        assert len(names) == 1, f"the ranks meet in different calls: {sorted(names)}"
-        return [brought for _, brought in everyone]
-
-    def _move(self, count):
-        self._meeting.moved[self._rank] += count
-        return _Done()
-
-    def _move_through(self, root, count):
-        """Count what goes between one rank and each of the others."""
-        others = self._meeting.size - 1
-        return self._move(count * others if self._rank == root else count)
-
-    def _fill(self, tensors, parts):
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part)
-
-    def _check_sum(self, op):
-        assert op in (None, dist.ReduceOp.SUM), "the check's dist only adds up"
-
-
-class _Alone(AssertionError):
-    """A rank waits for others, which have ended or do something else."""
-
-
-def _run(size, function, forbidden=""):
-    """Call a function on each rank with its own dist; return results and meeting."""
-    meeting = _Meeting(size, forbidden)
-    results, errors = [None] * size, []
-
-    def work(rank):
-        try:
-            results[rank] = function(_Dist(meeting, rank))
-        except BaseException as error:
-            errors.append(error)
-            meeting.barrier.abort()
-
-    threads = [
-        threading.Thread(target=work, args=(r,), daemon=True) for r in range(size)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * _SECONDS)
-    # The culprit's error, not that of those who waited for it.
-    errors.sort(key=lambda error: isinstance(error, _Alone))
-    if errors:
-        raise errors[0]
-    assert not any(thread.is_alive() for thread in threads), (
-        "it does not come to an end"
-    )
-    return results, meeting
+def pad_outputs(pad_outputs):
+    """The product is padded, the outputs are not, and training changes neither."""
+    for words, multiple, bias in [(50, 8, True), (257, 64, False), (64, 8, True)]:
+        torch.manual_seed(0)
+        linear = nn.Linear(12, words, bias=bias)
+        plain = copy.deepcopy(linear)
+        padded = pad_outputs(linear, multiple)
+        case = f"{words} outputs, multiple={multiple}"
+        assert isinstance(padded, nn.Module), (
+            f"{case}: it returns {padded!r:.60}, not a module"
+        )
+        least = -(-words // multiple) * multiple
+        sizes = {p.shape[0] for p in padded.parameters() if p.ndim == 2}
+        assert sizes == {least}, (
+            f"{case}: the module's parameters have weights of {sorted(sizes)} outputs; "
+            f"it should own one of {least}"
+        )
+        optimizers = [
+            torch.optim.SGD(net.parameters(), lr=0.1) for net in (padded, plain)
+        ]
+        for step in range(3):
+            x, labels = torch.randn(5, 3, 12), torch.randint(words, (5, 3))
+            with _Products() as seen:
+                found = padded(x)
+            now = f"{case}, step {step + 1}"
+            wanted = plain(x)
+            assert found.shape == wanted.shape, (
+                f"{now}: the outputs have the shape {tuple(found.shape)}, those of "
+                f"linear {tuple(wanted.shape)}"
+            )
+            assert seen.sizes and all(size == least for size in seen.sizes), (
+                f"{now}: the products have {seen.sizes} outputs; {least} are wanted"
+            )
+            assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5), (
+                f"{now}: the outputs are off by {(found - wanted).abs().max():.2g}"
+            )
+            for net, outputs, optimizer in zip(
+                (padded, plain), (found, wanted), optimizers, strict=True
+            ):
+                net.zero_grad()
+                nn.functional.cross_entropy(
+                    outputs.flatten(0, 1), labels.flatten()
+                ).backward()
+                optimizer.step()
+    return "whole tiles inside, and the same outputs."

@@ -3,12 +3,12 @@
 #
 #     tutorials/scripts/record_gpu.sh [option …] WHEELS OUT [CHAPTER …]
 #
-#     tutorials/scripts/record_gpu.sh wheels out 00 03
+#     tutorials/scripts/record_gpu.sh wheels out 00 04
 #     tutorials/scripts/record_gpu.sh --race 10 --bundle wheels out
 #
 # WHEELS   a folder with what the machine lacks, or - where it lacks nothing
 # OUT      a new folder, for recordings, notebooks and a log
-# CHAPTER  a number (03), a name (03_loading) or a path
+# CHAPTER  a number (04), a name (04_loading) or a path
 #
 # --seconds N   end and save after so many in all (570): what runs then is cut
 # --race SEEDS  afterwards, in the time that is left, run the LeNet race

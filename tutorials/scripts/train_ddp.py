@@ -1,4 +1,4 @@
-"""Train LeNet on letters with DistributedDataParallel: chapter 11's loop as a script.
+"""Train LeNet on letters with DistributedDataParallel: chapter 12's loop as a script.
 
 Alone, or with two processes on this machine:
 

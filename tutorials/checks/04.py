@@ -1,4 +1,4 @@
-"""Checks of chapter 03's exercises: each calls the reader's code and watches it."""
+"""Checks of chapter 04's exercises: each calls the reader's code and watches it."""
 
 import gc
 import itertools

@@ -1,4 +1,4 @@
-"""Plausible wrong answers to the exercises of chapter 03: checks refuse them."""
+"""Plausible wrong answers to the exercises of chapter 04: checks refuse them."""
 
 import itertools
 
