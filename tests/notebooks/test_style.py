@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from slices import fingerprint
 
 import kit
 from kit import teaching
@@ -437,6 +438,17 @@ def outputs_are_stored(chapter):
 
 
 @rule
+def outputs_are_fresh(chapter):
+    """What is shown is what the code makes: no cell has changed since."""
+    made_by = chapter.book.metadata.get("kit", {}).get("made_by", {})
+    now = {cell.id: fingerprint(cell.source) for cell in chapter.code}
+    if changed := [cell for cell in now if made_by.get(cell) != now[cell]]:
+        yield f"cells have changed since outputs were made: {', '.join(changed)}"
+    if gone := sorted(made_by.keys() - now.keys()):
+        yield f"cells are gone since outputs were made: {', '.join(gone)}"
+
+
+@rule
 def outputs_are_static(chapter):
     """No widgets, no errors, no script, no progress."""
     if "widgets" in chapter.book.metadata:
@@ -684,9 +696,11 @@ def made_up(cells, **metadata):
             if not cell.outputs:
                 cell.outputs = [nbformat.v4.new_output("display_data", data)]
     book = nbformat.v4.new_notebook(cells=list(cells.values()))
+    code = [cell for cell in book.cells if cell.cell_type == "code"]
+    made_by = {cell.id: fingerprint(cell.source) for cell in code}
+    own = {"sources": ["P1", "A18"], "made_by": made_by}
     book.metadata = nbformat.from_dict(
-        {"kernelspec": {"name": "python3"}, "kit": {"sources": ["P1", "A18"]}}
-        | metadata
+        {"kernelspec": {"name": "python3"}, "kit": own} | metadata
     )
     return Chapter(Path("00_made_up.ipynb"), book)
 
@@ -841,6 +855,18 @@ def test_a_broken_rule_is_seen(name, change):
 )
 def test_broken_metadata_is_seen(name, changed):
     assert name in complaints(made_up(good(), **changed))
+
+
+@pytest.mark.parametrize(
+    ("new", "is_stale"), [("x = 1  # another", False), ("x = 2", True), ("", True)]
+)
+def test_outputs_of_code_that_has_changed_since_are_seen(new, is_stale):
+    chapter = made_up(good())
+    chapter.code[3].source = "x = 1"
+    made_by = chapter.book.metadata["kit"]["made_by"]
+    made_by[chapter.code[3].id] = fingerprint("x = 1")
+    chapter.code[3].source = new
+    assert ("outputs_are_fresh" in complaints(chapter)) == is_stale
 
 
 def test_outputs_that_are_missing_or_out_of_order_are_seen():

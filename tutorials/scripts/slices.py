@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
+import hashlib
 import json
 import symtable
 from collections.abc import Iterator, Sequence
@@ -329,6 +330,28 @@ def _read_definitions(folder: Path) -> dict[str, ast.stmt]:
                 names = (t.id for t in node.targets if isinstance(t, ast.Name))
                 found |= dict.fromkeys(names, node)
     return found
+
+
+def fingerprint(source: str) -> str:
+    """Return a short name for what a cell's code does, whatever its layout.
+
+    It is the same in every version of Python: empty fields of a tree do not count.
+
+    >>> fingerprint("x = 1  # one") == fingerprint("x=1") != fingerprint("x = 2")
+    True
+    """
+
+    def write(part: object) -> str:
+        if isinstance(part, list):
+            return f"[{' '.join(map(write, part))}]"
+        if not isinstance(part, ast.AST):
+            return repr(part)
+        known = ((n, x) for n, x in ast.iter_fields(part) if x not in (None, []))
+        fields = (f"{name}={write(value)}" for name, value in known)
+        return f"{type(part).__name__}({' '.join(fields)})"
+
+    tree = write(ast.parse(cell_source({"source": source})))
+    return hashlib.sha256(tree.encode()).hexdigest()[:12]
 
 
 def compare(recorded: Sequence[str], now: Sequence[str]) -> str:
