@@ -65,7 +65,7 @@ DECIDING = [
     ),
     (
         "04",
-        "It pays to ask",
+        "Asking together",
         "ThreadPoolExecutor(len(indices))",
         "ThreadPoolExecutor(1)",
     ),
