@@ -24,10 +24,11 @@ import ast
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kit.experiment import ExperimentError
 from kit.machine import this_machine
 
 
@@ -53,10 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(this_machine(), flush=True)
         return 0
     from kit import diagnosis
-    from kit.experiment import ExperimentError
 
-    experiment = load_experiment(*options.target)
     try:
+        experiment = load_experiment(*options.target)
         found = diagnosis.diagnose(
             experiment, **{"seconds": options.seconds, **dict(options.knobs)}
         )
@@ -75,6 +75,8 @@ def parse_target(target: str) -> tuple[str, str]:
     where, _, function = target.rpartition(":")
     if not where:
         raise argparse.ArgumentTypeError(f"which function of it? {target}:train")
+    if where.endswith(".py") and not Path(where).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {where} here")
     return where, function
 
 
@@ -93,9 +95,7 @@ def parse_knob(word: str) -> tuple[str, Any]:
         return name, text
 
 
-def load_experiment(
-    where: str, function: str, seconds: float = 10.0
-) -> Callable[..., Any]:
+def load_experiment(where: str, function: str, seconds: float = 10.0) -> Any:
     """Import a script, or a module, and return one of its functions.
 
     The script's folder comes first on `sys.path`, as with `python train.py`. A script
@@ -116,8 +116,9 @@ def load_experiment(
         module = importlib.import_module(path.stem if is_file else where)
     finally:
         timer.cancel()
-    found: Callable[..., Any] = getattr(module, function)
-    return found
+    if not hasattr(module, function):
+        raise ExperimentError(f"{where} has no {function}.\nName one of its functions.")
+    return getattr(module, function)
 
 
 if __name__ == "__main__":

@@ -106,18 +106,16 @@ class Life:
         with contextlib.suppress(*([Exception] if error else [])):
             self.close(error)
 
-    def open(self, *, watch: bool | system.MemoryWatch = False) -> None:
+    def open(self, *, watch: bool = False) -> None:
         """Start the generator and run it to its first yield.
 
-        Where it is to `watch`, the memory is read that this and warm-up add; a watch of
-        one's own can be looked at meanwhile.
+        Where it is to `watch`, the memory is read that this and warm-up add.
         """
         self.progress.doing = f"setting up {self.variant.call}"
         self.progress.hear()
         self.look_around()
         if watch:
-            usual = system.MemoryWatch(in_a_hurry=smoke())
-            self._watch = usual if watch is True else watch
+            self._watch = system.MemoryWatch(in_a_hurry=smoke())
             self._watch.__enter__()
         self.begun = clock.CLOCK.wall()
         seconds = self.start(self.seed)

@@ -156,16 +156,6 @@ class MemoryWatch:
             self._thread.start()
         return self
 
-    @property
-    def highest(self) -> int:
-        """How far memory has risen in this machine so far, by the looks until now."""
-        return self._peak - self._start
-
-    def rise(self) -> int:
-        """Return how far memory is above where it was on entering, at this moment."""
-        device = _count_device_bytes("current") - self._device_start
-        return device if device > 0 else max(proportional_bytes() - self._start, 0)
-
     def _look(self) -> None:
         # One process is read after the other. Pages that children begin to share
         # meanwhile would be counted twice; they are not in the next look.
@@ -184,7 +174,7 @@ class MemoryWatch:
             self._peak = max(self._peak, now)
         own = _read_high_water() - self._own_start
         device = _count_device_bytes("peak") - self._device_start
-        self.increase = device if device > 0 else max(self.highest, own, 0)
+        self.increase = device if device > 0 else max(self._peak - self._start, own, 0)
 
 
 def proportional_bytes() -> int:

@@ -36,9 +36,9 @@ __all__ = ["BatchSizeTuning", "LoaderTuning", "find_batch_size", "tune_loader"]
 
 # How many workers
 
-#: So many numbers of workers are compared with none. Loading and the step are timed
-#: for this share of the time beforehand; honest pairs take longer than they may.
-_CHALLENGERS, _SHARE_OF_A_PART, _SHARE_OF_PAIRS = 3, 0.05, 0.5
+#: Loading and the step are timed for this share of the time beforehand; honest pairs
+#: take longer than they may.
+_SHARE_OF_A_PART, _SHARE_OF_PAIRS = 0.05, 0.5
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,10 @@ def tune_loader(
     `make_loader(*, num_workers)` returns a DataLoader. `step(batch)` does one training
     step; without it, batches are only loaded. Loading a batch and the step are timed
     alone. From both, `kit.costs.predict_loader` predicts the loop for each of
-    `num_workers`, by default up to twice the cores; the best three are compared with
-    none. That takes about `seconds`, longer where starts are dear. What the step
-    trains is put back. Raises ExperimentError where loader, worker or step fails.
+    `num_workers`, by default up to twice the cores. The fewest that should be enough,
+    one choice below them, and the most are compared with none. That takes about
+    `seconds`, longer where starts are dear. What the step trains is put back. Raises
+    ExperimentError where loader, worker or step fails.
 
     >>> from torch.utils.data import DataLoader
     >>> def make_loader(*, num_workers):
@@ -108,9 +109,11 @@ def tune_loader(
             parts |= {"step_seconds": took, "step_cores": busy / took}
         predict = partial(predict_loader, cores=this_machine().cores, **parts)
         predicted = {count: items / predict(count) for count in (0, *counts)}
-        # Of equal ones, the fewest come first.
-        best = sorted(counts, key=lambda count: -predicted[count])[:_CHALLENGERS]
-        variants = [loop(make_loader, step, count) for count in (0, *sorted(best))]
+        best = max(predicted[count] for count in counts)
+        enough = next(n for n, c in enumerate(counts) if predicted[c] * SAME >= best)
+        # No formula knows what is uneven, or in the way: it shows on either side.
+        near = {*counts[max(0, enough - 1) : enough + 1], counts[-1]}
+        variants = [loop(make_loader, step, count) for count in (0, *sorted(near))]
         request = Request(seconds=_SHARE_OF_PAIRS * seconds, is_kept=False)
         made = compare_watched(variants, progress, request)
     return LoaderTuning(made.trials, made.labels, predicted=predicted)

@@ -21,7 +21,6 @@ from kit.experiment import (
 from kit.hints import find_hint, name_dead_worker, split_error
 from kit.life import BLOCK_SECONDS, Life
 from kit.progress import Progress, Stopped
-from kit.state import let_go as let_go  # whoever drives a variant ends it so
 
 
 @dataclass(eq=False)

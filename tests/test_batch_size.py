@@ -329,7 +329,7 @@ def test_the_keys_of_a_dict_are_not_its_samples(smoke):
         ({"memory": math.nan}, ("memory=nan", "positive")),
         ({"most": 0}, ("most=0", "samples")),
         ({"seconds": 0}, ("seconds=0", "positive")),
-        ({"knob": "size"}, ("no knob 'size'", "keys")),
+        ({"knob": "size"}, ("no knob for size=", "keys")),
         ({"width": 8}, ("width", "no knob")),
     ],
 )

@@ -144,10 +144,12 @@ def test_a_page_is_written(capsys, calls, tmp_path):
         (["train.py:train", "--lr=1"], "--lr=1"),
         (["train.py:train", "--seconds", "five"], "five"),
         (["train.py"], "which function of it? train.py:train"),
+        (["absent.py:train"], "there is no file absent.py here"),
         ([], "target"),
     ],
 )
 def test_bad_arguments_end_with_2(capsys, calls, words, said):
+    write(TRAIN)
     with pytest.raises(SystemExit) as caught:
         main(["diagnose", *words])
     assert caught.value.code == 2 and not calls
@@ -163,6 +165,12 @@ def test_what_cannot_be_measured_ends_with_1(capsys, monkeypatch):
     assert main(["diagnose", "train.py:train"]) == 1
     out, err = capsys.readouterr()
     assert not out and err.startswith("error: train ended after 1 step.\nPut")
+
+
+def test_a_function_that_the_script_does_not_have_is_named(capsys, calls):
+    write(TRAIN)
+    assert main(["diagnose", "train.py:trian"]) == 1
+    assert "train.py has no trian" in capsys.readouterr().err and not calls
 
 
 def test_a_name_that_the_kit_uses_is_no_knob(capsys, calls):

@@ -948,7 +948,7 @@ def test_other_bad_input():
 
 
 def test_what_returns_no_generator():
-    refused(lambda: kit.diagnose(lambda: 3), "int", "not a generator")
+    refused(lambda: kit.diagnose(lambda: 3), "int", "no new generator")
 
 
 def test_set_up_only():

@@ -98,14 +98,22 @@ def test_a_long_step_needs_no_workers():
     assert tuning.num_workers == 0
 
 
-def test_the_best_three_predicted_are_compared_the_fewest_first(smoke):
-    def step(batch):
-        time.sleep(0.01)
-
-    ask = {"step": step, "num_workers": range(1, 6)}
-    tuning = tune_loader(maker(Numbers(4000)), **ask)
+@pytest.mark.parametrize(
+    ("seconds", "compared"),
+    [
+        ([4, 2, 2, 2, 2, 2], [0, 1, 5]),  # one worker should be enough
+        ([4, 3, 2, 1, 0.99, 0.99], [0, 2, 3, 5]),
+        ([6, 5, 4, 3, 2, 1], [0, 4, 5]),
+        ([1, 9, 9, 9, 9, 9], [0, 1, 5]),
+    ],
+)
+def test_enough_by_prediction_and_either_side_of_it_are_compared(
+    smoke, monkeypatch, seconds, compared
+):
+    monkeypatch.setattr("kit.tuning.predict_loader", lambda n, **_: seconds[n])
+    tuning = tune_loader(maker(Numbers(4000)), num_workers=range(1, 6))
     assert list(tuning.predicted) == [0, 1, 2, 3, 4, 5]
-    assert tuning.labels == [f"num_workers={n}" for n in (0, 1, 2, 3)]
+    assert tuning.labels == [f"num_workers={n}" for n in compared]
 
 
 def test_state_and_what_the_step_trains_are_put_back(smoke):

@@ -132,10 +132,8 @@ def _leave_out(
     variants = [make_variant(change(experiment), knobs, on, "as it is")]
     for cause, what in suspects.items():
         variants.append(make_variant(change(experiment, what), knobs, on, cause))
-    for variant in variants:
-        variant.has_lived = (
-            True  # what its set-up prints was heard when it was profiled
-        )
+    for variant in variants:  # what set-up prints was heard when it was profiled
+        variant.has_lived = True
     # Changed experiments are not recorded.
     found = compare_watched(variants, progress, Request(SPEED, seconds, is_kept=False))
     doubts = [

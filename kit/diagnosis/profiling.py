@@ -253,7 +253,6 @@ def _place(
     What writes in place after the last `optimizer.step()`, as arithmetic does, is an
     update, too, and the arithmetic around it with it: by hand, or an average.
     """
-
     marks = trace.marks
     groups = itertools.groupby(found, lambda f: bisect.bisect(marks, f[0].start))
     for _, group in groups:
