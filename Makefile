@@ -11,16 +11,15 @@ JOBS ?= $(if $(filter output-sync,$(.FEATURES)),2,1)
 
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.kit-installed
-CHAPTERS = $(wildcard tutorials/[0-9][0-9]_*.ipynb)
 # What a reader writes into the checkout is the reader's: style and spelling are checked
 # in files that git knows, are there and hold text; without git, in the folders.
 OWN = git grep -lzI -e '' --
 FOLDERS = kit tests tutorials binder
-NBVAL = --nbval-lax --nbval-current-env --nbval-cell-timeout=180 --timeout=300
 # Tests that start browsers, kernels and ranks, and wait for them.
 PROCESSES = tests/browser tests/processes
 # They measure in earnest, so nothing runs beside them.
 ALONE = tests/test_planted_loops.py
+CHAPTERS = tests/test_chapters.py
 PYTEST = KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest
 SYNC = $(if $(filter-out 1,$(JOBS)),--output-sync=target)
 
@@ -72,13 +71,13 @@ test-processes:
 	$(PYTEST) $(PROCESSES)
 
 test-kit:
-	$(PYTEST) $(patsubst %,--ignore=%,$(PROCESSES) $(ALONE))
+	$(PYTEST) $(patsubst %,--ignore=%,$(PROCESSES) $(ALONE) $(CHAPTERS))
 
 test-alone:
 	$(PYTEST) $(ALONE)
 
 test-chapters:
-	$(if $(CHAPTERS),KIT_SMOKE=1 KIT_STATIC=1 $(PYTEST) $(NBVAL) $(CHAPTERS))
+	$(PYTEST) $(CHAPTERS)
 
 bench: $(STAMP)  ## Benchmarks, then notebooks at full length and their claims
 	@if [ -d tests/benchmarks ]; then set -x; KIT_CACHE="$(KIT_CACHE)" \

@@ -27,7 +27,7 @@ ALLOWED = {
     "store": "s3fs pyarrow moto",
     "alluxio": "alluxiofs",
     "hub": "jupyter-server-proxy",
-    "test": "pytest nbval nbclient pytest-timeout playwright ruff codespell pyperf",
+    "test": "pytest nbclient pytest-timeout playwright ruff codespell pyperf",
 }
 
 

@@ -63,17 +63,6 @@ def test_what_is_the_projects_is_judged(checkout, has_git, name, text):
     assert Path(name).name in said
 
 
-def test_a_readers_notebook_beside_the_chapters_is_not_run(checkout):
-    for name in ("00_start_here", "mine"):
-        (checkout / "tutorials" / f"{name}.ipynb").write_text("{}")
-    command = ["make", "--dry-run", "test-chapters", f"VENV={sys.prefix}"]
-    done = subprocess.run(
-        command, cwd=checkout, capture_output=True, text=True, check=True
-    )
-    assert "tutorials/00_start_here.ipynb" in done.stdout
-    assert "mine" not in done.stdout
-
-
 def test_a_file_that_was_removed_is_no_fault(checkout):
     git(checkout, "init", "--quiet")
     (checkout / "gone.py").write_text(TIDY)

@@ -1,0 +1,188 @@
+"""Every chapter runs from top to bottom, quickly, and shows what its code makes."""
+
+import math
+import os
+import re
+import resource
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+import record
+import slices
+from helpers import wait_until
+
+TUTORIALS = Path(__file__).resolve().parents[1] / "tutorials"
+CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
+#: Cells with this tag show the same on every machine and at any length.
+SAME, LEAST = "nbval-check-output", 5
+#: Seconds of processor time, all processes together. More than that is printed, and in
+#: `make test-all` red where a chapter has its second edition.
+MANY_SECONDS, SECOND_EDITION = 20.0, {}
+#: What a chapter's cells may say on stderr, by cell, each with its reason.
+HEARD = {}
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """The shortest run that touches everything."""
+    monkeypatch.setenv("KIT_SMOKE", "1")
+
+
+def run(path):
+    """Run a chapter; return the claims that it made, and its cells with outputs."""
+    made, book, _ = record.run_notebook(path, dict(os.environ), math.inf)
+    return [row["sentence"] for row in made.claims], book
+
+
+def find_faults(path, claimed, book):
+    """Yield what a run of a chapter has left out, or shows and should not."""
+    written = slices.find_claims(slices.read_notebook(path))
+    yield from (f"not claimed: {each!r}" for each in written if each not in claimed)
+    stored, checked = nbformat.read(path, as_version=4).cells, 0
+    for old, cell in zip(stored, book.cells, strict=True):
+        if cell.cell_type != "code":
+            continue
+        if re.search(r"\bexplore\(", cell.source) and not shows_picture(cell):
+            yield f"the panel of cell {cell.id} did not run"
+        heard = read(cell, "stderr")
+        if heard and (path.stem, cell.id) not in HEARD:
+            yield f"cell {cell.id} says on stderr: {heard}"
+        if SAME in cell.metadata.get("tags", []):
+            checked += 1
+            shown, kept = read(cell), read(old)
+            if shown != kept:
+                yield f"cell {cell.id} shows\n{shown}\nand is stored with\n{kept}"
+    if checked < LEAST:
+        yield f"only {checked} cells have the tag {SAME}"
+
+
+def shows_picture(cell):
+    return any("image/png" in output.get("data", {}) for output in cell.outputs)
+
+
+def read(cell, stream="stdout"):
+    """Return what a cell shows as text: a stream, and with stdout its results."""
+    shown = []
+    for output in cell.outputs:
+        if output.get("name") == stream:
+            shown.append(output.text)
+        if stream == "stdout" and "data" in output:
+            shown.append(output.data.get("text/plain", ""))
+    return "\n".join(text.strip() for text in shown)
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_a_chapter_runs_and_shows_what_its_code_makes(path, capsys, request):
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    claimed, book = run(path)
+    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    if seconds > MANY_SECONDS:
+        with capsys.disabled():
+            print(f"\n{path.stem}: {seconds:.0f} s of processor time", end="")
+            print(f" in {wall - begun:.0f} s", flush=True)
+    faults = list(find_faults(path, claimed, book))
+    assert not faults, "\n\n".join(faults)
+    if path.stem in SECOND_EDITION and request.config.getoption("-m") != "not nightly":
+        assert seconds <= MANY_SECONDS
+
+
+# The check itself
+
+TRAIN = """
+import kit
+
+def train(*, lr=1):
+    if lr == 2:
+        raise ZeroDivisionError("never")
+    while True:
+        yield sum(range(1000))
+"""
+BOARD = """
+import psutil
+%load_ext tensorboard
+%tensorboard --logdir {logs}
+with open("{logs}/servers", "w") as file:
+    print(*(child.pid for child in psutil.Process().children()), file=file)
+"""
+FIVE = [f"2 ** {n}" for n in range(LEAST)]
+
+
+@pytest.fixture
+def chapter(tmp_path):
+    """Write a notebook of these cells; those of FIVE have their outputs and a tag."""
+
+    def write_chapter(*sources):
+        cells = [nbformat.v4.new_code_cell(source) for source in [*sources, *FIVE]]
+        for cell in cells[len(sources) :]:
+            data = {"text/plain": str(eval(cell.source))}
+            result = nbformat.v4.new_output("execute_result", data, execution_count=1)
+            cell.outputs, cell.metadata["tags"] = [result], [SAME]
+        book = nbformat.v4.new_notebook(cells=cells)
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        book.metadata["kernelspec"] = kernel
+        path = tmp_path / "00_chapter.ipynb"
+        nbformat.write(book, path)
+        return path
+
+    return write_chapter
+
+
+def test_a_good_chapter_has_no_faults(chapter):
+    path = chapter(TRAIN, "kit.explore(train, lr=[1, 3])", "print('all is well')")
+    assert list(find_faults(path, *run(path))) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("def later():\n    kit.explore(train, lr=[1, 3])", "panel of cell"),
+        ("import sys\nprint('oh', file=sys.stderr)", "on stderr: oh"),
+        ("import warnings\nwarnings.warn('old')", "old"),
+        (
+            "both = kit.compare(train, lr=[1, 3])\n"
+            "never = kit.claim\n"
+            "if not both:\n    kit.claim('Never made.', both.ratio)",
+            "Never made.",
+        ),
+    ],
+    ids=["no panel", "stderr", "warning", "no claim"],
+)
+def test_a_fault_is_seen(chapter, source, fault):
+    path = chapter(TRAIN, source)
+    try:
+        faults = list(find_faults(path, *run(path)))
+    except slices.SliceError as error:
+        faults = [str(error)]
+    assert any(fault in each for each in faults), faults
+
+
+def test_an_output_that_is_not_the_stored_one_is_seen(chapter):
+    path = chapter()
+    claimed, book = run(path)
+    text = path.read_text().replace('"text/plain": "16"', '"text/plain": "17"')
+    path.write_text(text)
+    (fault,) = find_faults(path, claimed, book)
+    assert "16" in fault and "17" in fault
+    del book.cells[-1].metadata["tags"]
+    book.cells[-1].outputs = []
+    (fault,) = find_faults(path, claimed, book)
+    assert "only 4 cells" in fault
+
+
+def test_a_panel_whose_experiment_fails_makes_its_chapter_red(chapter):
+    path = chapter(TRAIN, "kit.explore(train, lr=[1, 2])")
+    with pytest.raises(record.CellExecutionError, match="ZeroDivisionError"):
+        run(path)
+
+
+def test_the_server_of_tensorboard_ends_with_the_chapter(chapter, tmp_path):
+    run(chapter(BOARD.replace("{logs}", str(tmp_path))))
+    servers = [int(pid) for pid in (tmp_path / "servers").read_text().split()]
+    assert servers, "none was started"
+    wait_until(lambda: not any(map(psutil.pid_exists, servers)))
