@@ -16,6 +16,7 @@ import symtable
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kit.recording import cell_source
 
@@ -377,11 +378,13 @@ class _Strip(ast.NodeTransformer):
         node.keywords = [k for k in node.keywords if k.arg not in _WORDS]
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+    def _strip(self, node: Any) -> Any:
         self.generic_visit(node)
         if ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Pass()]
         return node
+
+    visit_Module = visit_ClassDef = visit_FunctionDef = _strip  # noqa: N815
 
 
 def _normal(text: str) -> str:
