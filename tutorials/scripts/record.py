@@ -118,13 +118,7 @@ class Recorder:
         self.options = options
         # All that runs here has full length; only what cells see is told otherwise.
         os.environ.pop("KIT_SMOKE", None)
-        # As `jupyter` does: kernels find TensorBoard and what else is beside Python.
-        programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
-        self.environment = {
-            **os.environ,
-            "PATH": programs,
-            **({"KIT_SMOKE": "1"} if options.smoke else {}),
-        }
+        self.environment = make_environment(options.smoke)
         self.deadline = time.monotonic() + (options.seconds or math.inf)
         self.is_quiet = False
 
@@ -214,6 +208,15 @@ def replace_recording(notebook: Path, made: Recording, folder: Path) -> Path:
 # A chapter in Jupyter
 
 
+def make_environment(is_short: bool) -> dict[str, str]:
+    """Return the variables that a chapter's kernel sees."""
+    # As `jupyter` does: kernels find TensorBoard and what else is beside Python.
+    programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    short = {"KIT_SMOKE": "1"} if is_short else {}
+    # Panels measure, and show a picture and a table.
+    return {**os.environ, "PATH": programs, "KIT_STATIC": "1", **short}
+
+
 class Client(NotebookClient):
     """Runs a notebook until a deadline; then its last cell, which writes a file."""
 
@@ -286,8 +289,7 @@ def run_notebook(
             resources={"metadata": {"path": str(path.parent.resolve())}},
         )
         client.deadline = deadline
-        # Panels measure, and show a picture and a table.
-        client.execute(env={**environment, "KIT_STATIC": "1"})
+        client.execute(env=environment)
         notebook.cells.pop()
         return read(journal), notebook, client.is_cut
 
