@@ -133,10 +133,8 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     fixed = _bound(experiment) if is_partial else {}
     defaults, open_ended = _knobs(called, experiment, fixed)
     label = name or ("experiment" if called == "<lambda>" else called)
-    title = (inspect.getdoc(function) or "").strip() or label
-    return Experiment(
-        experiment, label, title.splitlines()[0], fixed, defaults, open_ended
-    )
+    title = ((inspect.getdoc(function) or "").strip() or label).splitlines()[0]
+    return Experiment(experiment, label, title, fixed, defaults, open_ended)
 
 
 def _name_of(value: object) -> str:
@@ -189,12 +187,21 @@ def _returns_nothing(function: Callable[..., Any] | None) -> bool:
     """
     if not inspect.isfunction(function) or inspect.isgeneratorfunction(function):
         return False
-    code = function.__code__
-    for node in ast.walk(_parse(code)):
-        own = isinstance(node, ast.FunctionDef) and node.name == code.co_name
-        if own and _first_line(node) == code.co_firstlineno:
-            return not any(isinstance(x, ast.Return) and x.value for x in _inside(node))
-    return False
+    found = [n for n in _nodes_of(function.__code__) if isinstance(n, ast.FunctionDef)]
+    inside = [part for node in found for part in _inside(node)]
+    returned = any(isinstance(part, ast.Return) and part.value for part in inside)
+    return bool(found) and not returned
+
+
+def _nodes_of(code: types.CodeType) -> list[ast.AST]:
+    """Return where a function's source is: several lambdas may stand in one line."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    return [
+        node
+        for node in ast.walk(_parse(code))
+        if isinstance(node, kinds) and _first_line(node) == code.co_firstlineno
+        if getattr(node, "name", "<lambda>") == code.co_name
+    ]
 
 
 def _inside(function: ast.AST) -> Iterator[ast.AST]:
@@ -222,9 +229,7 @@ def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]
     if not isinstance(metrics, dict) or not all(k.__class__ is str for k in metrics):
         raise ValueError(f"{format_value(metrics)}; metrics are a dict of names")
     for name, metric in metrics.items():
-        size = (
-            metric.numel() if hasattr(metric, "numel") else getattr(metric, "size", 1)
-        )
+        size = getattr(metric, "numel", lambda m=metric: getattr(m, "size", 1))()
         if size != 1 or not hasattr(metric, "__float__"):
             raise ValueError(f"a metric {name!r} that is not a single number")
     return count, metrics
@@ -307,13 +312,16 @@ def _names_used(function: types.FunctionType) -> Iterator[tuple[str, object]]:
             yield name, cell.cell_contents
     for parameter in inspect.signature(function).parameters.values():
         yield parameter.name, parameter.default
-    ahead = [function.__code__]
+    ahead = [(function.__code__, {*function.__globals__})]
     while ahead:
-        code = ahead.pop()
-        ahead += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-        for name in code.co_names:
-            if name in function.__globals__:
-                yield name, function.__globals__[name]
+        code, names = ahead.pop()
+        inside = [part for node in _nodes_of(code) for part in _inside(node)]
+        if inside:  # an attribute is no name: `optimizer.step` is not the global `step`
+            names = {part.id for part in inside if isinstance(part, ast.Name)}
+            names -= {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
+        ahead += [(c, names) for c in code.co_consts if isinstance(c, types.CodeType)]
+        for name in sorted(names & {*code.co_names} & {*function.__globals__}):
+            yield name, function.__globals__[name]
 
 
 def source_of(function: object) -> str:
@@ -347,7 +355,7 @@ def _top_level_source(code: types.CodeType) -> dict[str, str]:
 
 
 def _first_line(node: Any) -> int:
-    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
 
 
 def _parse(code: types.CodeType) -> ast.Module:

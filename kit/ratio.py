@@ -295,9 +295,7 @@ def find_doubt(trial: Trial, of: str) -> str:
     seen = defaultdict(float, {"cores_per_thread": 1.0} | trial.conditions)
     several = seen["cores_per_thread"] > _SEVERAL
     if several and seen["others_cores"] > _BUSY and seen["waiting"] > _WAITING:
-        who = (
-            "ranks" if any(block.rank_seconds for block in trial.blocks) else "threads"
-        )
+        who = "ranks" if any(b.rank_seconds for b in trial.blocks) else "threads"
         advice = ", or set torch.set_num_threads(1)" * (who == "threads")
         busy = f"other programs used {seen['others_cores']:.1f} cores"
         return f"{busy} while several {who} were measured; close them{advice}"

@@ -113,9 +113,8 @@ class Trial:
         reasonable time").
         """
         rates = [rate(life, what) for life in self.timed_lives]
-        return stats.student_interval(
-            [math.log(r) if r > 0 else math.nan for r in rates]
-        )
+        logs = [math.log(each) if each > 0 else math.nan for each in rates]
+        return stats.student_interval(logs)
 
     @property
     def timed_lives(self) -> list[Life]:

@@ -53,10 +53,9 @@ class Variant:
     stretch: int = 0
     has_lived: bool = False
     ended_children: list[str] = field(default_factory=list)
-    started: str = ""
-
-    def __post_init__(self) -> None:
-        self.started = datetime.now().astimezone().isoformat("T", "seconds")
+    started: str = field(
+        default_factory=lambda: datetime.now().astimezone().isoformat("T", "seconds")
+    )
 
     @property
     def call(self) -> str:
@@ -100,14 +99,12 @@ class Variant:
         read = {k: v.detach().clone() for k, v in row.items() if hasattr(v, "detach")}
         return items, {**row, **read}
 
-    def explain(
-        self, error: BaseException, where: str, progress: Progress
-    ) -> Exception:
+    def explain(self, error: BaseException, at: str, progress: Progress) -> Exception:
         """Make the error that says where the experiment itself has raised one."""
         if progress.abandoned:  # it came of ending the experiment's processes
             return Stopped()
         kind, worker, said = split_error(named := name_dead_worker(error))
-        where = f"{where}, {worker}" if worker else where
+        where = f"{at}, {worker}" if worker else at
         return ExperimentError(
             f"{self.call} raised {kind} in {where}: {said}\n"
             f"{find_hint(named) or 'The traceback shows the line.'}\n"

@@ -44,7 +44,7 @@ MEASURING = [
 ]
 # Limits, which are only ever lowered: lines that hold code, without docstrings,
 # comments and blank lines; frames between a reader's call and their generator.
-MOST_LINES_THAT_MEASURE, MOST_LINES_OF_ALL = 2_354, 7_078
+MOST_LINES_THAT_MEASURE, MOST_LINES_OF_ALL = 2_354, 7_076
 MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION, MOST_FRAMES = 300, 40, 6
 MOST_FILES = 55
 

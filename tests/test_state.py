@@ -647,3 +647,28 @@ def test_schedulers_and_scalers_are_put_back_too():
     kit.compare(train, variant=[1, 2])
     assert set(rates) == {0.1}
     assert (scheduler.state_dict(), optimizer.param_groups[0]["lr"]) == before
+
+
+NET = nn.Linear(2, 1)
+
+
+def step():
+    return NET(torch.ones(2))
+
+
+def test_an_attribute_is_not_taken_for_a_global_of_the_same_name():
+    def train():
+        net = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        while True:
+            net(torch.ones(2)).sum().backward()
+            optimizer.step()
+            yield 1
+
+    def train_that_one():
+        while True:
+            step()
+            yield 1
+
+    assert "Shared" not in repr(kit.measure(train))
+    assert "put back at each start: NET" in repr(kit.measure(train_that_one))

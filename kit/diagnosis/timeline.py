@@ -52,12 +52,10 @@ def timeline(
             )
         check_place(on)
         resolved = resolve(experiment)
-        bound = resolved.bind(knobs)
-        call = describe(resolved.name, bound)
+        own = resolved.bind(knobs)
+        call = describe(resolved.name, own)
         with Progress(f"recording {call}") as progress, take_turn(progress):
-            profiles = record(
-                resolved, bound, progress, seconds=2.0, on=on, steps=steps
-            )
+            profiles = record(resolved, own, progress, seconds=2.0, on=on, steps=steps)
     lanes, marks = find_lanes(profiles)
     shares = profiles[0].shares
     most = max(shares, key=lambda phase: shares[phase])
