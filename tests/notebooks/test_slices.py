@@ -148,3 +148,10 @@ def test_what_does_not_decide_it_is_not(number, start, old, new):
     before = cut(path, None, start)
     after = cut(path, change(path, old, new), start)
     assert slices.compare(before, after) == ""
+
+
+def test_a_claim_may_be_opened_without_measuring_again():
+    plain = slices.fingerprint("kit.claim('So.', both.ratio)")
+    assert slices.fingerprint("kit.claim('So.', both.ratio, open=True)") == plain
+    assert slices.fingerprint("kit.claim('So.', both.ratio, expect='same')") != plain
+    assert slices.fingerprint("open('So.', both.ratio, open=True)") != plain
