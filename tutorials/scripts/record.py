@@ -297,12 +297,11 @@ def run_notebook(
 def write_notebook(notebook: Any, path: Path) -> None:
     """Store the notebook with static outputs only, and what code has made them."""
     notebook.metadata.pop("widgets", None)
-    made_by: dict[str, str] = {}
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in code:
+        cell.outputs = [output for output in cell.outputs if is_static(output)]
+    made_by = {cell.id: slices.fingerprint(cell.source) for cell in code}
     notebook.metadata.setdefault("kit", {})["made_by"] = made_by
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs = [output for output in cell.outputs if is_static(output)]
-            made_by[cell.id] = slices.fingerprint(cell.source)
     part = path.with_suffix(".part")
     part.write_text(nbformat.writes(notebook).rstrip("\n") + "\n", encoding="utf-8")
     part.replace(path)
