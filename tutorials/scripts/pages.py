@@ -1,9 +1,13 @@
-"""A table in a Markdown page: between two comments, written by a script."""
+"""What scripts write for readers: tables in Markdown pages, and stored notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+import nbformat
+import slices
 
 
 class PageError(Exception):
@@ -43,3 +47,29 @@ def write_table(page: Path, start: str, table: str, end: str) -> None:
         )
     block = format_block(start, table, end)
     page.write_text(before + block + after, encoding="utf-8")
+
+
+def write_notebook(notebook: Any, path: Path) -> None:
+    """Store the notebook with static outputs only, and what code has made them."""
+    notebook.metadata.pop("widgets", None)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in code:
+        cell.outputs = [output for output in cell.outputs if is_static(output)]
+    made_by = {cell.id: slices.fingerprint(cell.source) for cell in code}
+    notebook.metadata.setdefault("kit", {})["made_by"] = made_by
+    part = path.with_suffix(".part")
+    part.write_text(nbformat.writes(notebook).rstrip("\n") + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def is_static(output: Any) -> bool:
+    """Return whether an output means something in a stored notebook.
+
+    Progress does not, and neither does a widget, nor a page that a script fetches from
+    a server.
+    """
+    data = output.get("data", {})
+    is_widget = "application/vnd.jupyter.widget-view+json" in data
+    is_page = "<script" in "".join(data.get("text/html", ""))
+    is_progress = output.get("metadata", {}).get("kit") == "progress"
+    return not (is_widget or is_page or is_progress)

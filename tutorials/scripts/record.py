@@ -27,6 +27,7 @@ import torch
 from claims import judge_claim
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
+from pages import write_notebook
 
 from kit import compare
 from kit.ratio import Ratio
@@ -292,32 +293,6 @@ def run_notebook(
         client.execute(env=environment)
         notebook.cells.pop()
         return read(journal), notebook, client.is_cut
-
-
-def write_notebook(notebook: Any, path: Path) -> None:
-    """Store the notebook with static outputs only, and what code has made them."""
-    notebook.metadata.pop("widgets", None)
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    for cell in code:
-        cell.outputs = [output for output in cell.outputs if is_static(output)]
-    made_by = {cell.id: slices.fingerprint(cell.source) for cell in code}
-    notebook.metadata.setdefault("kit", {})["made_by"] = made_by
-    part = path.with_suffix(".part")
-    part.write_text(nbformat.writes(notebook).rstrip("\n") + "\n", encoding="utf-8")
-    part.replace(path)
-
-
-def is_static(output: Any) -> bool:
-    """Return whether an output means something in a stored notebook.
-
-    Progress does not, and neither does a widget, nor a page that a script fetches from
-    a server.
-    """
-    data = output.get("data", {})
-    is_widget = "application/vnd.jupyter.widget-view+json" in data
-    is_page = "<script" in "".join(data.get("text/html", ""))
-    is_progress = output.get("metadata", {}).get("kit") == "progress"
-    return not (is_widget or is_page or is_progress)
 
 
 # Whether the machine is quiet
