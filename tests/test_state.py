@@ -649,11 +649,11 @@ def test_schedulers_and_scalers_are_put_back_too():
     assert (scheduler.state_dict(), optimizer.param_groups[0]["lr"]) == before
 
 
-NET = nn.Linear(2, 1)
+OTHER_NET = nn.Linear(2, 1)
 
 
 def step():
-    return NET(torch.ones(2))
+    return OTHER_NET(torch.ones(2))
 
 
 def test_an_attribute_is_not_taken_for_a_global_of_the_same_name():
@@ -671,4 +671,4 @@ def test_an_attribute_is_not_taken_for_a_global_of_the_same_name():
             yield 1
 
     assert "Shared" not in repr(kit.measure(train))
-    assert "put back at each start: NET" in repr(kit.measure(train_that_one))
+    assert "put back at each start: OTHER_NET" in repr(kit.measure(train_that_one))
