@@ -169,8 +169,8 @@ def test_what_cannot_be_measured_ends_with_1(capsys, monkeypatch):
 
 def test_a_function_that_the_script_does_not_have_is_named(capsys, calls):
     write(TRAIN)
-    assert main(["diagnose", "train.py:trian"]) == 1
-    assert "train.py has no trian" in capsys.readouterr().err and not calls
+    assert main(["diagnose", "train.py:absent"]) == 1
+    assert "train.py has no absent" in capsys.readouterr().err and not calls
 
 
 def test_a_name_that_the_kit_uses_is_no_knob(capsys, calls):
