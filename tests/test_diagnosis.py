@@ -1334,7 +1334,11 @@ def test_picture_in_words_has_all_numbers():
     for phase in found.shares:
         assert f"{PHASES[phase]}: " in alt
     for value in saved(found.savings["input"]):
-        assert f"{100 * value:.0f} %" in alt
+        assert f"{100 * value:.0f} %".replace("-", "−") in alt
+
+
+def test_an_interval_without_an_end_says_nothing_of_thousands():
+    assert saved(Ratio(2.0, 1e-6, 9.0, "cannot tell")).low == -1
 
 
 def estimated():

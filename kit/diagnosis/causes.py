@@ -177,10 +177,13 @@ CAUSES = {
 def saved(ratio: Ratio) -> stats.Estimate:
     """Return the fraction of the time that something saves, of a ratio of speeds.
 
+    An end at which it would take more than twice the time is -1: more says nothing.
+
     >>> saved(Ratio(2.0, 1.6, 2.5, "faster"))
     Estimate(value=0.5, low=0.375, high=0.6)
     """
-    return stats.Estimate(*(1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)))
+    speeds = (ratio.value, max(ratio.low, 0.5), ratio.high)
+    return stats.Estimate(*(1 - 1 / speed for speed in speeds))
 
 
 def is_estimate(ratio: Ratio) -> bool:

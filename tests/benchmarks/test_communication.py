@@ -15,7 +15,17 @@ from kit.costs import LINKS, fit_line
 from kit.figures import format_bytes, format_seconds, text_table
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
-CELLS = ["imports", "letters", "batches", "plain", "root", "tree", "ring", "all-reduce"]
+CELLS = [
+    "imports",
+    "letters",
+    "batches",
+    "plain",
+    "message",
+    "root",
+    "tree",
+    "ring",
+    "all-reduce",
+]
 CELLS += ["exchange", "crossover", "smaller", "top-k", "stale", "apart"]
 #: The ring sends two million messages there.
 RANKS = 1024

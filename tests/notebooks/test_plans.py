@@ -20,7 +20,15 @@ def chapter():
         parts = cell.source.split("\n\n\n")
         if cell.id == "imports":
             exec(parts[0].partition("torch.set_num_threads")[0], names)
-        if cell.id in ("root", "tree", "ring", "curve", "crossover", "hierarchy"):
+        if cell.id in (
+            "message",
+            "root",
+            "tree",
+            "ring",
+            "curve",
+            "crossover",
+            "hierarchy",
+        ):
             for part in parts:
                 if part.startswith(("def ", "fields", "cards", "link, rows")):
                     exec(part.partition("\nfor n in")[0], names)

@@ -61,7 +61,7 @@ DECIDING = [
     ),
     (
         "04",
-        "Far photos",
+        "Four workers gain at least 2.5",
         "[0, 4] if short else [0, 2, 4]",
         "[0, 4] if short else [0, 1, 4]",
     ),
