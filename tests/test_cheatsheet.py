@@ -114,7 +114,7 @@ def test_the_command_writes_the_table(tmp_path, capsys):
     text = page.read_text("utf-8")
     assert text.startswith("# Title\n\nBefore.\n\n") and text.endswith("\n\nAfter.\n")
     assert "old" not in text
-    assert "| [03 loading](04_loading.ipynb) |" in text and "| 02 profiling |" in text
+    assert "| [04 loading](04_loading.ipynb) |" in text and "| 02 profiling |" in text
     assert write(page, capsys) == (0, "")
     assert page.read_text("utf-8") == text
 

@@ -1311,7 +1311,7 @@ def test_a_loop_that_waits_for_data_is_told_so():
     assert found.verdict in ("input", None)  # other programs may have disturbed it
     assert found.shares["input"] > 0.8
     assert found.savings["input"].value > 3  # how sure that is, make bench judges
-    assert diagnosed().advice.chapter.startswith("03")
+    assert diagnosed().advice.chapter.startswith("04")
     assert "data" in diagnosed().sentence() and "saves" in diagnosed().sentence()
     assert any("time.sleep(pause)" in line for line in found.profile.lines["input"])
 
