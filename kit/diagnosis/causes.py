@@ -137,7 +137,7 @@ CAUSES = {
         "The threads do not fit the cores: there are too few, or they get in each "
         "other's way.",
         "torch.set_num_threads(2)",
-        "01 how PyTorch runs",
+        "01 how PyTorch runs: a second thread",
         leave_out=counterfactuals.other_threads,
         suspected=lambda p: p.threads != p.cores or p.mean("waiting") > LEAST_SAVING,
     ),

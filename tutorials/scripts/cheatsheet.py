@@ -118,9 +118,14 @@ def format_line(line: str) -> str:
 
 
 def format_link(chapter: str, tutorials: Path) -> str:
-    """Return a link to a chapter, or its name where there is no notebook yet."""
+    """Return a link to a chapter, or its name where there is no notebook yet.
+
+    What follows a colon is the heading of a section.
+    """
     notebook = next(tutorials.glob(f"{chapter[:2]}_*.ipynb"), None)
-    return f"[{chapter}]({notebook.name})" if notebook else chapter
+    _, colon, section = chapter.partition(": ")
+    anchor = "#" + section.capitalize().replace(" ", "-") if colon else ""
+    return f"[{chapter}]({notebook.name}{anchor})" if notebook else chapter
 
 
 if __name__ == "__main__":
