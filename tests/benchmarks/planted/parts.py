@@ -37,13 +37,12 @@ def shown(letter: str, cause: str) -> Planted:
 
 def plant(cause: str | None, *loops: Callable, **repair: object) -> list[Planted]:
     """Return loops; a repair is another value of a knob."""
+
+    def repaired(loop: Callable) -> Callable | None:
+        return partial(loop, **repair) if repair else None
+
     return [
-        Planted(
-            loop.__name__.replace("_", " "),
-            cause,
-            loop,
-            partial(loop, **repair) if repair else None,
-        )
+        Planted(loop.__name__.replace("_", " "), cause, loop, repaired(loop))
         for loop in loops
     ]
 
