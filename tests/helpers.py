@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 
+import kit.clock
 from kit import system
 from kit.clock import Ticks
 from kit.experiment import ExperimentError
@@ -21,11 +22,25 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 class FakeClock:
-    """Time passes only where an experiment says `clock.work(seconds)`."""
+    """Time passes only where an experiment says `clock.work(seconds)`.
+
+    As a context, it is the kit's clock, on a machine that does nothing else.
+    """
 
     def __init__(self):
         self.now, self.delay, self.own = 100.0, 0.0, 0.0
         self.events = []
+
+    def __enter__(self):
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(kit.clock, "CLOCK", self)
+        # How busy the machine is that runs the tests is no part of what is simulated.
+        nothing = system.Load(*[0.0] * len(system.Load._fields))
+        self.patch.setattr(system, "read_load", lambda *_: nothing)
+        return self
+
+    def __exit__(self, *_):
+        self.patch.undo()
 
     def work(self, seconds, *, delay=0.0, own=0.0):
         self.now += seconds

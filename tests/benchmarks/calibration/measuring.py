@@ -22,10 +22,9 @@ import kit
 from kit import clock
 from kit.trial import JOURNAL
 
-from .allocations import ALLOCATIONS, BYTES
 from .peers import PEERS
 from .schedule import KIT, Job
-from .works import WORKS
+from .works import ALLOCATIONS, BYTES, WORKS
 
 #: How often the kit and PyTorch's timer take turns on one piece of work.
 _TURNS = 6
@@ -44,18 +43,12 @@ def do(job: Job) -> dict[str, Any]:
     if job.method != KIT:
         starts = [functools.partial(work, units=units) for units in job.units]
         outcome = PEERS[job.method](*starts, job.seconds)
-        ratio, low, high, verdict = outcome
-        return {"value": ratio, "low": low, "high": high, "verdict": verdict}
+        return dict(zip(("value", "low", "high", "verdict"), outcome, strict=True))
     comparison = kit.compare(work, units=list(job.units), seconds=job.seconds)
     ratio = comparison.ratio
-    return {
-        "value": ratio.value,
-        "low": ratio.low,
-        "high": ratio.high,
-        "verdict": ratio.verdict,
-        "reason": ratio.reason,
-        "setups": len(comparison.baseline.setup_seconds),
-    }
+    told = {name: getattr(ratio, name) for name in ("value", "low", "high", "verdict")}
+    setups = len(comparison.baseline.setup_seconds)
+    return {**told, "reason": ratio.reason, "setups": setups}
 
 
 def _agree(job: Job) -> dict[str, Any]:
@@ -101,21 +94,8 @@ def record(job: Job) -> dict[str, Any]:
     finally:
         clock.CLOCK = usual
         JOURNAL.clear()
-    return {
-        "name": job.name,
-        "kind": job.kind,
-        "method": job.method,
-        "condition": job.condition,
-        "work": job.work,
-        "threads": job.threads,
-        "uses_delay": job.uses_delay,
-        "units": job.units,
-        "truth": job.truth,
-        "seconds": job.seconds,
-        "wall_seconds": time.perf_counter() - begun,
-        "at": time.time(),
-        **found,
-    }
+    spent = {"wall_seconds": time.perf_counter() - begun, "at": time.time()}
+    return {**job.to_row(), **spent, **found}
 
 
 def main() -> None:

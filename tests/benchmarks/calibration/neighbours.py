@@ -8,6 +8,7 @@ also when the process that started it dies, for then the pipe that it reads is c
 from __future__ import annotations
 
 import contextlib
+import functools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -33,13 +34,8 @@ while True:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Start no neighbour."""
-    yield
-
-
-@contextlib.contextmanager
-def _neighbour(longest_pause: float) -> Iterator[None]:
+def neighbour(longest_pause: float) -> Iterator[None]:
+    """Start a process that is busy, then rests for up to so long, and so on."""
     with subprocess.Popen(
         [sys.executable, "-S", "-c", _NEIGHBOUR, str(longest_pause)],
         stdin=subprocess.PIPE,
@@ -56,18 +52,8 @@ def _neighbour(longest_pause: float) -> Iterator[None]:
             starter.stdout.read()  # ends when the neighbour has
 
 
-def busy() -> AbstractContextManager[None]:
-    """Start one process that is always busy."""
-    return _neighbour(0.0)
-
-
-def bursty() -> AbstractContextManager[None]:
-    """Start one process that is busy for 0–300 ms, then rests for 0–300 ms."""
-    return _neighbour(0.3)
-
-
 CONDITIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "quiet": quiet,
-    "busy": busy,
-    "bursty": bursty,
+    "quiet": contextlib.nullcontext,
+    "busy": functools.partial(neighbour, 0.0),
+    "bursty": functools.partial(neighbour, 0.3),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -11,14 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from . import provenance
+import kit
+
 from .neighbours import CONDITIONS
 from .schedule import Job, all_jobs, batches, fit
 
-_FOLDER = Path(__file__).parent
+_FOLDER, _ROOT = Path(__file__).parent, Path(kit.__file__).parents[1]
 #: A process that takes so many times as long as expected hangs.
 _HANGS = 5.0
 
@@ -50,7 +53,7 @@ def run(
     out.parent.mkdir(parents=True, exist_ok=True)
     begun = time.time()
     until = begun + 60 * minutes
-    session = {"session": {**provenance.find(), "at": begun, "share": share}}
+    session = {"session": {**find_provenance(), "at": begun, "share": share}}
     with open(out, "a") as file:
         file.write(json.dumps(session) + "\n")
     say(f"{len(jobs)} comparisons, {100 * share:.0f} % of what was chosen, to {out}")
@@ -58,8 +61,7 @@ def run(
         if time.time() > until:
             say("the time is over; --resume goes on")
             break
-        first = batch[0]
-        left = (until - time.time()) / 60
+        first, left = batch[0], (until - time.time()) / 60
         cell = f"{first.condition}, {first.work}, {first.threads} thread(s)"
         say(f"{left:5.1f} min left: {len(batch)} of {cell}")
         with CONDITIONS[first.condition]():
@@ -73,11 +75,8 @@ def _measure(
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     environment.pop("KIT_SMOKE", None)
-    order = {
-        "out": str(out.resolve()),
-        "until": until,
-        "jobs": [dataclasses.asdict(job) for job in batch],
-    }
+    jobs = [dataclasses.asdict(job) for job in batch]
+    order = json.dumps({"out": str(out.resolve()), "until": until, "jobs": jobs})
     limit = 60 + _HANGS * sum(job.expected_seconds for job in batch)
     with open(out.with_suffix(".log"), "ab") as log:
         process = subprocess.Popen(
@@ -89,7 +88,7 @@ def _measure(
             start_new_session=True,
         )
         try:
-            process.communicate(json.dumps(order).encode() + b"\n", timeout=limit)
+            process.communicate(order.encode() + b"\n", timeout=limit)
         except subprocess.TimeoutExpired:
             say(f"  it hung for {limit:.0f} s and was ended")
         finally:
@@ -117,3 +116,36 @@ def read(out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         else:
             rows[entry["name"]] = entry
     return sessions, list(rows.values())
+
+
+def find_provenance() -> dict[str, Any]:
+    """Return what results depend on: machine, versions, the very sources."""
+    versions = {name: None for name in ("torch", "pyperf", "numpy", "scipy")}
+    for name in versions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "machine": kit.this_machine().to_dict(),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed": bool(_git("status", "--porcelain", "--", "kit")),
+        "kit": hash_sources(_ROOT / "kit"),
+        "harness": hash_sources(_FOLDER),
+        "packages": versions,
+    }
+
+
+def hash_sources(folder: Path) -> str:
+    """Return a digest of all Python files below a folder, names and contents."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(_ROOT), *arguments]
+    try:
+        return subprocess.check_output(command, text=True).strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW
 
-from .parts import Planted, batches, mlp, numbers, shown, whole_numbers
+from .parts import Joined, batches, clip_to_one, fit, mlp, numbers, plant, shown, whole
 
 
-def batch_of_one():
-    """Learn from one row at a time, sixteen steps before each report."""
-    model = mlp(32, 64, 64, 64, 64, 5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    rows = batches(1, numbers(1024, 32), whole_numbers(5, 1024))
-    for done, (row, label) in enumerate(rows, start=1):
-        loss = F.cross_entropy(model(row), label)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if done % 16 == 0:
+def batch_of_one(*, batch_size=1):
+    """Learn from one row at a time, sixteen steps before each report; or together."""
+    data = batches(batch_size, numbers(1024, 32), whole(5, 1024))
+    steps = fit(mlp(32, 64, 64, 64, 64, 5), data, SGD, lr=0.01, fused=True)
+    for done, items in enumerate(steps, start=1):
+        if batch_size > 1:
+            yield items
+        elif done % 16 == 0:
             yield 16
-
-
-def batch_of_many():
-    """Learn from a batch of rows at a time."""
-    model = mlp(32, 64, 64, 64, 64, 5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    for row, label in batches(64, numbers(1024, 32), whole_numbers(5, 1024)):
-        loss = F.cross_entropy(model(row), label)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(row)
 
 
 class HandwrittenRNN(nn.Module):
@@ -54,34 +38,20 @@ class HandwrittenRNN(nn.Module):
         return state
 
 
-class GivenRNN(nn.Module):
-    """The same network as PyTorch has it, with the same weights at the start."""
-
-    def __init__(self, inputs, hidden):
-        super().__init__()
-        by_hand = HandwrittenRNN(inputs, hidden)
-        self.rnn = nn.RNN(inputs, hidden)
-        self.rnn.weight_ih_l0.data.copy_(by_hand.weight_ih)
-        self.rnn.weight_hh_l0.data.copy_(by_hand.weight_hh)
-        nn.init.zeros_(self.rnn.bias_ih_l0)
-        nn.init.zeros_(self.rnn.bias_hh_l0)
+class GivenRNN(nn.RNN):
+    """The same network as PyTorch has it."""
 
     def forward(self, sequence):
-        return self.rnn(sequence)[1][0]
+        return super().forward(sequence)[1][0]
 
 
 def recurrent_by_hand(*, encoder=HandwrittenRNN):
     """Predict the next value of a series with a recurrent network written by hand."""
-    series, targets = numbers(640, 100, 4), numbers(640, 4)
     head, rnn = nn.Linear(12, 4), encoder(4, 12)
-    optimizer = torch.optim.Adam([*rnn.parameters(), *head.parameters()], fused=True)
-    for window, target in batches(16, series, targets):
-        optimizer.zero_grad(set_to_none=True)
-        loss = F.mse_loss(head(rnn(window.transpose(0, 1))), target)
-        loss.backward()
-        nn.utils.clip_grad_norm_(rnn.parameters(), 1.0)
-        optimizer.step()
-        yield len(window)
+    model = Joined(lambda window: head(rnn(window.transpose(0, 1))), rnn, head)
+    data = batches(16, numbers(640, 100, 4), numbers(640, 4))
+    options = {"find_loss": F.mse_loss, "clip": clip_to_one, "fused": True}
+    yield from fit(model, data, Adam, **options)
 
 
 class ManyHeads(nn.Module):
@@ -97,34 +67,18 @@ class ManyHeads(nn.Module):
         return torch.cat([b(torch.relu(a(inputs))) for a, b in pairs], dim=1)
 
 
-class StackedHeads(nn.Module):
-    """The same networks as two layers that hold all of them."""
-
-    def __init__(self, heads, width):
-        super().__init__()
-        many = ManyHeads(heads, width)
-        first, second = many.first, many.second
-        self.first = nn.Parameter(torch.cat([a.weight for a in first]).detach())
-        self.bias = nn.Parameter(torch.cat([a.bias for a in first]).detach())
-        self.second = nn.Parameter(torch.cat([b.weight for b in second]).detach())
-        self.shift = nn.Parameter(torch.cat([b.bias for b in second]).detach())
-
-    def forward(self, inputs):
-        hidden = torch.relu(F.linear(inputs, self.first, self.bias))
-        hidden = hidden.unflatten(1, self.second.shape)
-        return (hidden * self.second).sum(-1) + self.shift
+def stack_heads(heads, width):
+    """Make the same networks as two layers that hold all of them."""
+    first = nn.Linear(width, 8 * heads), nn.ReLU(), nn.Unflatten(1, (8 * heads, 1))
+    second = nn.Conv1d(8 * heads, heads, 1, groups=heads)
+    return nn.Sequential(*first, second, nn.Flatten())
 
 
 def many_tiny_layers(*, heads=ManyHeads):
     """Predict many properties, each with tiny layers of its own."""
-    model = heads(96, 16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-    for inputs, targets in batches(32, numbers(640, 16), numbers(640, 96)):
-        loss = F.huber_loss(model(inputs), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(inputs)
+    data = batches(32, numbers(640, 16), numbers(640, 96))
+    options = {"find_loss": F.huber_loss, "lr": 0.1, "fused": True}
+    yield from fit(heads(96, 16), data, SGD, **options)
 
 
 def pull_pairs_in_a_loop(points, labels):
@@ -149,13 +103,12 @@ def pull_pairs(points, labels):
 def pairs_in_a_loop(*, contrast=pull_pairs_in_a_loop):
     """Learn an embedding from pairs that are compared one by one."""
     model = mlp(64, 64, 8, activation=nn.Tanh)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    for inputs, labels in batches(24, numbers(480, 64), whole_numbers(4, 480)):
-        loss = contrast(F.normalize(model(inputs)), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(inputs)
+    data = batches(24, numbers(480, 64), whole(4, 480))
+
+    def find_loss(points, labels):
+        return contrast(F.normalize(points), labels)
+
+    yield from fit(model, data, Adam, find_loss=find_loss, lr=1e-3, fused=True)
 
 
 def mix_node_by_node(states, edges):
@@ -168,20 +121,18 @@ def mix_nodes(states, edges):
 
 def graph_node_by_node(*, mix=mix_node_by_node):
     """Train a graph network that visits its nodes one after the other."""
-    features, classes = numbers(150, 24), whole_numbers(6, 150)
-    edges = whole_numbers(150, 150, 6)
-    layers = nn.ModuleList([nn.Linear(48, 24), nn.Linear(48, 6)])
-    optimizer = torch.optim.Adam(layers.parameters(), lr=0.01, fused=True)
-    while True:
-        states = features
+    features, classes = numbers(150, 24), whole(6, 150)
+    edges = whole(150, 150, 6)
+    layers = nn.Linear(48, 24), nn.Linear(48, 6)
+
+    def visit(states):
         for layer in layers:
             messages = mix(states, edges)
             states = layer(torch.cat([F.relu(states), messages], dim=1))
-        loss = F.cross_entropy(states, classes)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(states)
+        return states
+
+    data = batches(150, features, classes)
+    yield from fit(Joined(visit, *layers), data, Adam, lr=0.01, fused=True)
 
 
 def attend_head_by_head(query, key, value):
@@ -198,36 +149,24 @@ def heads_in_a_loop(*, attend=attend_head_by_head):
     """Train a tiny transformer whose heads attend one after the other."""
     embed, mix = nn.Embedding(100, 32), nn.Linear(32, 96)
     head = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 100))
-    parts = nn.ModuleList([embed, mix, head])
-    optimizer = torch.optim.AdamW(parts.parameters(), lr=1e-3, fused=True)
-    for words, following in batches(
-        16, whole_numbers(100, 320, 12), whole_numbers(100, 320, 12)
-    ):
+
+    def read(words):
         states = embed(words)
-        split = [
-            t.unflatten(-1, (4, 8)).transpose(1, 2) for t in mix(states).chunk(3, -1)
-        ]
+        split = mix(states).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
         states = states + attend(*split).transpose(1, 2).flatten(2)
-        loss = F.cross_entropy(head(states).flatten(0, 1), following.flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(words)
+        return head(states).transpose(1, 2)  # classes come second
+
+    data = batches(16, whole(100, 320, 12), whole(100, 320, 12))
+    model = Joined(read, embed, mix, head)
+    yield from fit(model, data, AdamW, lr=1e-3, fused=True)
 
 
-_TABLE = [
-    ("a recurrent network by hand", recurrent_by_hand, {"encoder": GivenRNN}),
-    ("many tiny layers", many_tiny_layers, {"heads": StackedHeads}),
-    ("pairs in a loop", pairs_in_a_loop, {"contrast": pull_pairs}),
-    ("a graph, node by node", graph_node_by_node, {"mix": mix_nodes}),
-    (
-        "attention, head by head",
-        heads_in_a_loop,
-        {"attend": F.scaled_dot_product_attention},
-    ),
-]
 OVERHEAD = [
-    Planted("a batch of one", "overhead", batch_of_one, batch_of_many),
-    shown("A", "samples in a loop", "overhead"),
-    *(Planted(name, "overhead", bad, partial(bad, **fix)) for name, bad, fix in _TABLE),
+    shown("A", "overhead"),
+    *plant("overhead", batch_of_one, batch_size=64),
+    *plant("overhead", recurrent_by_hand, encoder=GivenRNN),
+    *plant("overhead", many_tiny_layers, heads=stack_heads),
+    *plant("overhead", pairs_in_a_loop, contrast=pull_pairs),
+    *plant("overhead", graph_node_by_node, mix=mix_nodes),
+    *plant("overhead", heads_in_a_loop, attend=F.scaled_dot_product_attention),
 ]

@@ -1,10 +1,10 @@
-"""Plausible wrong answers to the exercises of chapter 00: checks refuse them."""
+"""Plausible wrong answers to the exercises of chapter 00: the checks refuse them."""
 
 import torch
 from torch import nn
 
 
-def _yield_before_the_step(*, batch_size=16):
+def yields_before_the_step(*, batch_size=16):
     net = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     while True:
@@ -15,7 +15,7 @@ def _yield_before_the_step(*, batch_size=16):
             optimizer.step()
 
 
-def _yield_one(*, batch_size=16):
+def yields_one(*, batch_size=16):
     net = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     while True:
@@ -25,7 +25,7 @@ def _yield_one(*, batch_size=16):
         yield 1
 
 
-def _end_after_one_epoch(*, batch_size=16):
+def ends_after_one_epoch(*, batch_size=16):
     net = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for numbers in torch.rand(8, batch_size, 4):
@@ -35,7 +35,7 @@ def _end_after_one_epoch(*, batch_size=16):
         yield len(numbers)
 
 
-def _no_warm_up(step, synchronize, clock):
+def no_warm_up(step, synchronize, clock):
     synchronize()
     start = clock()
     for _ in range(10):
@@ -44,7 +44,7 @@ def _no_warm_up(step, synchronize, clock):
     return (clock() - start) / 10
 
 
-def _not_waiting(step, synchronize, clock):
+def not_waiting(step, synchronize, clock):
     step()
     synchronize()
     start = clock()
@@ -53,16 +53,7 @@ def _not_waiting(step, synchronize, clock):
     return (clock() - start) / 10
 
 
-def _one_step(step, synchronize, clock):
-    step()
-    synchronize()
-    start = clock()
-    step()
-    synchronize()
-    return clock() - start
-
-
-def _evaluation_counts(train_step, evaluate):
+def evaluation_counts(train_step, evaluate):
     while True:
         for _ in range(3):
             train_step()
@@ -70,7 +61,7 @@ def _evaluation_counts(train_step, evaluate):
         evaluate()
 
 
-def _bare_yield_too_early(train_step, evaluate):
+def bare_yield_too_early(train_step, evaluate):
     while True:
         for _ in range(3):
             train_step()
@@ -80,7 +71,7 @@ def _bare_yield_too_early(train_step, evaluate):
 
 
 WRONG = {
-    "one_yield": [_yield_before_the_step, _yield_one, _end_after_one_epoch],
-    "honest": [_no_warm_up, _not_waiting, _one_step],
-    "bare_yield": [_evaluation_counts, _bare_yield_too_early],
+    "one_yield": [yields_before_the_step, yields_one, ends_after_one_epoch],
+    "honest": [no_warm_up, not_waiting],
+    "bare_yield": [evaluation_counts, bare_yield_too_early],
 }

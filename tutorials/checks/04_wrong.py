@@ -1,4 +1,4 @@
-"""Plausible wrong answers to the exercises of chapter 04: checks refuse them."""
+"""Plausible wrong answers to the exercises of chapter 04: the checks refuse them."""
 
 import itertools
 
@@ -6,35 +6,23 @@ import numpy as np
 from torch.utils.data import Dataset
 
 
-def _everyone_reads_all(items, worker, rank=0, ranks=1):
-    yield from items
-
-
-def _ranks_are_forgotten(items, worker, rank=0, ranks=1):
+def ranks_are_forgotten(items, worker, rank=0, ranks=1):
     first, step = (worker.id, worker.num_workers) if worker else (0, 1)
     yield from itertools.islice(items, first, None, step)
 
 
-def _ranks_and_workers_collide(items, worker, rank=0, ranks=1):
+def ranks_and_workers_collide(items, worker, rank=0, ranks=1):
     place, workers = (worker.id, worker.num_workers) if worker else (0, 1)
     yield from itertools.islice(items, place + rank, None, workers * ranks)
 
 
-def _the_rest_is_lost(items, worker, rank=0, ranks=1):
-    place, workers = (worker.id, worker.num_workers) if worker else (0, 1)
-    items, all_workers = list(itertools.islice(items, 100)), workers * ranks
-    size = len(items) // all_workers
-    start = (rank * workers + place) * size
-    yield from items[start : start + size]
-
-
-def _all_is_read_first(items, worker, rank=0, ranks=1):
+def all_is_read_first(items, worker, rank=0, ranks=1):
     place, workers = (worker.id, worker.num_workers) if worker else (0, 1)
     items = list(items)
     yield from items[rank * workers + place :: workers * ranks]
 
 
-class _Base(Dataset):
+class Shards(Dataset):
     def __init__(self, read, shards, size):
         self.read, self.shards, self.size = read, shards, size
 
@@ -45,23 +33,22 @@ class _Base(Dataset):
         return self.read(index // self.size)[index % self.size]
 
 
-class _OneByOne(_Base):
+class OneByOne(Shards):
     def __getitems__(self, indices):
         return [self[index] for index in indices]
 
 
-class _InTheOrderOfShards(_Base):
+class InTheOrderOfShards(Shards):
     def __getitems__(self, indices):
         found = []
         for shard in sorted({index // self.size for index in indices}):
             samples = self.read(shard)
-            found += [
-                samples[i % self.size] for i in indices if i // self.size == shard
-            ]
+            mine = [index for index in indices if index // self.size == shard]
+            found += [samples[index % self.size] for index in mine]
         return found
 
 
-class _KeepsAllShards(_Base):
+class KeepsAllShards(Shards):
     def __init__(self, read, shards, size):
         super().__init__(read, shards, size)
         self.kept = {}
@@ -76,7 +63,7 @@ class _KeepsAllShards(_Base):
         return [self[index] for index in indices]
 
 
-class _Names:
+class KeepsTheList:
     def __init__(self, names):
         self.names = names
 
@@ -87,23 +74,7 @@ class _Names:
         return self.names[index]
 
 
-class _Encoded(_Names):
-    def __init__(self, names):
-        self.names = [name.encode() for name in names]
-
-    def __getitem__(self, index):
-        return self.names[index].decode()
-
-
-class _ArrayOfObjects(_Names):
-    def __init__(self, names):
-        self.names = np.array([name[::-1] for name in names], dtype=object)
-
-    def __getitem__(self, index):
-        return self.names[index][::-1]
-
-
-class _Padded(_Names):
+class Padded(KeepsTheList):
     def __init__(self, names):
         self.names = np.array([f"{name}|" for name in names])
 
@@ -111,7 +82,7 @@ class _Padded(_Names):
         return str(self.names[index])[:-1]
 
 
-class _OffsetsInLetters(_Names):
+class OffsetsInLetters(KeepsTheList):
     def __init__(self, names):
         self.bytes = np.frombuffer("".join(names).encode(), dtype=np.uint8)
         self.ends = np.cumsum([len(name) for name in names])
@@ -125,13 +96,7 @@ class _OffsetsInLetters(_Names):
 
 
 WRONG = {
-    "my_share": [
-        _everyone_reads_all,
-        _ranks_are_forgotten,
-        _ranks_and_workers_collide,
-        _the_rest_is_lost,
-        _all_is_read_first,
-    ],
-    "shards": [_OneByOne, _InTheOrderOfShards, _KeepsAllShards],
-    "packed": [_Names, _Encoded, _ArrayOfObjects, _Padded, _OffsetsInLetters],
+    "my_share": [ranks_are_forgotten, ranks_and_workers_collide, all_is_read_first],
+    "shards": [OneByOne, InTheOrderOfShards, KeepsAllShards],
+    "packed": [KeepsTheList, Padded, OffsetsInLetters],
 }

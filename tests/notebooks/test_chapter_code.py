@@ -1,0 +1,142 @@
+"""Code of chapters that readers take with them: a recipe, and plans that add up."""
+
+import copy
+import dataclasses
+import math
+import threading
+from pathlib import Path
+
+import lenet_race
+import nbformat
+import pytest
+import torch
+from helpers import wait_until
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kit
+from kit.costs import LINKS
+
+TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
+
+
+def cells_of(name):
+    return nbformat.read(TUTORIALS / name, as_version=4).cells
+
+
+# Chapter 00: a trainer's callback becomes a generator
+
+
+@pytest.fixture
+def steps_of(tidy):
+    sources = {cell.id: cell.source for cell in cells_of("00_start_here.ipynb")}
+    names, before = {"torch": torch}, {*threading.enumerate()}
+    exec("import queue, threading\n" + sources["recipe"], names)
+    yield names["steps_of"]
+    wait_until(lambda: {*threading.enumerate()} <= before, 5)
+
+
+def test_the_trainers_thread_ends_and_its_error_reaches_the_reader(steps_of):
+    unwound = threading.Event()
+
+    def fit(on_step):
+        try:
+            for items in (3, 4, 5):
+                on_step(items)
+            raise RuntimeError("no more data")
+        finally:
+            unwound.set()
+
+    steps = steps_of(fit)
+    assert [next(steps) for _ in range(3)] == [3, 4, 5]
+    with pytest.raises(RuntimeError, match="no more data"):
+        next(steps)
+    unwound.clear()
+    steps = steps_of(fit)
+    next(steps)
+    steps.close()
+    assert unwound.wait(5), "closing must end the trainer"
+
+
+def test_trainer_and_reader_take_turns_on_equal_terms(steps_of):
+    events = []
+
+    def fit(on_step):
+        for number in range(3):
+            events.append(f"step {number} on {torch.get_num_threads()}")
+            on_step(1)
+        return 7  # is no step
+
+    for number, _ in enumerate(steps_of(fit)):
+        events.append(f"seen {number}")
+    on = f"on {torch.get_num_threads()}"
+    wanted = [(f"step {n} {on}", f"seen {n}") for n in range(3)]
+    assert events == [event for pair in wanted for event in pair]
+
+
+# Chapter 13: plans leave the sum, and its simulated network and its formula agree
+
+
+@pytest.fixture(scope="module")
+def chapter():
+    """What the chapter's cells define, without what they run or measure."""
+    names = {"__name__": "__main__"}
+    for cell in cells_of("13_communication.ipynb"):
+        parts = cell.source.split("\n\n\n")
+        if cell.id == "imports":
+            exec(parts[0].partition("torch.set_num_threads")[0], names)
+        if cell.id in ("root", "tree", "ring", "curve", "crossover"):
+            for part in parts:
+                if part.startswith(("def ", "fields", "cards", "link, rows")):
+                    exec(part.partition("\nfor n in")[0], names)
+    return names
+
+
+def leaves_the_sum(steps, n):
+    """Return whether all ranks have the sum; each begins with a number of its own."""
+    steps = list(steps)
+    places = math.lcm(*(m.parts for step in steps for m in step))
+    have = [[(n + 1) ** rank] * places for rank in range(n)]
+    for step in steps:
+        before = [list(tensor) for tensor in have]
+        for m in step:
+            size = places // m.parts
+            for place in range(m.part * size, (m.part + 1) * size):
+                old = have[m.receiver][place] if m.adds else 0
+                have[m.receiver][place] = old + before[m.sender][place]
+    return {*sum(have, [])} == {sum((n + 1) ** rank for rank in range(n))}
+
+
+NAMES = ["through_root", "tree", "ring"]
+
+
+@given(st.sampled_from(NAMES), st.integers(2, 12), st.floats(8, 1e9))
+def test_a_plan_leaves_the_sum_and_takes_what_is_predicted(chapter, name, n, size):
+    plan, link = chapter[name], LINKS["InfiniBand NDR"]
+    assert leaves_the_sum(plan(n), n)
+    took = chapter["simulate"](plan(n), size, chapter["own_way"])
+    assert took == pytest.approx(chapter["predict_all_reduce"](plan, n, size, link))
+
+
+
+# The LeNet race
+
+RACE = ["--device=cpu", "--images=600", "--epochs=2"]
+
+
+@pytest.mark.nightly
+def test_a_race_keeps_the_training_and_claims_no_speed_without_it(tidy, tmp_path):
+    recording = tmp_path / "race.json"
+    variants = ["source", "resident", "fused"]
+    told = [f"--json={recording}", "--variants", *variants]
+    assert lenet_race.main([*RACE, *told]) == 0
+    source, *others = kit.load(recording)
+    for trial in others:  # the same steps, from the same weights
+        assert trial.metrics["loss"] == pytest.approx(source.metrics["loss"], rel=1e-4)
+    worse = [value - 0.1 for value in source.metrics["accuracy"]]
+    ill = dataclasses.replace(source, lives=copy.deepcopy(source.lives))
+    for life, value in zip(ill.lives, worse[1::2], strict=True):
+        life.metrics["accuracy"] = [value] * len(life.metrics["accuracy"])
+    arguments = lenet_race.read_arguments(RACE)
+    table = lenet_race.make_table({"source": source, "resident": ill}, arguments)
+    assert "not claimed" in table and "not equal" in table
