@@ -5,13 +5,11 @@ import contextlib
 import gc
 import itertools
 import math
-import signal
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy
 import pytest
 import torch
 from helpers import OTHER_THREADS, forked, reader_state, wait_until
@@ -106,15 +104,6 @@ def test_starts_and_blocks_come_in_both_orders_so_that_drift_hits_both(clock):
         assert twin == turn.translate(str.maketrans("ab", "ba"))
     for trial in made.trials:
         assert [life.turn for life in trial.lives] == [-1, *range(2 * len(twins))]
-
-
-@pytest.mark.parametrize("company", [NOTHING, a_thread], ids=["beside", "alone"])
-def test_a_machine_that_gets_slower_all_the_time_favours_nobody(clock, company):
-    train = noted(clock, lambda _: 0.00005 * clock.now, company=company)
-    made = kit.compare(train, variant=["a", "b"], seconds=4.0)
-    assert beside(made) is (company is NOTHING)
-    assert made.ratio.value == pytest.approx(1, abs=1e-3)
-    assert made.ratio.verdict == "same"
 
 
 def test_each_challenger_has_turns_of_its_own_with_the_baseline_alone(clock):
@@ -402,7 +391,7 @@ def test_every_choice_has_a_label_of_its_own(smoke):
     assert kit.compare(both, a=[1, 2]).labels == names
     again = ["a=7", "a=7 (again)", "a=7 (again 2)"]
     assert kit.compare(knobs, a=[7, 7, 7]).labels == again
-    alike = [lambda: 1, lambda: 2], [long + "b", long + "c"], [*numpy.zeros((2, 3))]
+    alike = [lambda: 1, lambda: 2], [long + "b", long + "c"], [*torch.zeros(2, 3)]
     for values in alike:
         assert len({*kit.compare(knobs, b=values).labels}) == 2
 
@@ -526,12 +515,13 @@ def test_an_interrupt_closes_the_generator_and_comes_through(clock, device, wher
             yield 1
             interrupt("a step")
             device.synchronize = interrupt
-            yield 1
+            while True:
+                yield 1
         finally:
             closed.append(True)
 
     with pytest.raises(KeyboardInterrupt):
-        kit.measure(train, seconds=None)
+        kit.measure(train, seconds=1.0)
     assert closed == [True]
 
 
@@ -621,18 +611,6 @@ def test_who_is_stopped_while_it_waits_leaves_the_queue(smoke, progresses, choic
     assert not choices or "stop" in made.ratio.reason
 
 
-def test_an_interrupt_while_waiting_leaves_the_queue(smoke, progresses):
-    def interrupt():
-        waiting(progresses)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    with somebody_measures(), ThreadPoolExecutor(1) as pool:
-        pool.submit(interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            kit.measure(nap)
-    assert kit.measure(nap).outcome == "complete"
-
-
 def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(smoke):
     def outer(*, pause=1):
         assert kit.measure(nap, pause=pause).outcome == "complete"
@@ -642,6 +620,7 @@ def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(smoke)
         child = forked(kit.measure, nap)
         child.join(10)
         child.kill()
+        child.join()
         assert child.exitcode == 0, "it waits for a thread that it does not have"
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(kit.compare, outer, pause=[1, 2]).result(20).ratio
@@ -662,7 +641,7 @@ def prints(*, size=1, length=3):
     ("ask", "choices"),
     [
         (kit.measure, {"seconds": None, "repeats": 3}),
-        (kit.measure, {"length": 9}),
+        (kit.measure, {}),
         (kit.compare, {"size": [1, 2], "length": 10**9}),
     ],
     ids=["several runs", "an epoch again", "two variants"],
@@ -719,12 +698,8 @@ def test_progress_is_told_by_a_thread_of_the_kit_and_not_in_a_pause(capsys):
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["short", "stored"])
-def test_what_is_short_or_will_be_stored_tells_no_progress(
-    capsys, monkeypatch, at_once
-):
-    if at_once:
-        monkeypatch.setenv("KIT_STATIC", "1")
-    with Progress("training", at_once=at_once):
+def test_a_notebook_that_will_be_stored_is_told_no_progress(capsys, monkeypatch):
+    monkeypatch.setenv("KIT_STATIC", "1")
+    with Progress("training", at_once=True):
         time.sleep(0.2)
     assert capsys.readouterr().err == ""
