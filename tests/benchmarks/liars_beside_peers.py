@@ -24,7 +24,8 @@ for _folder in (_HERE, _HERE.parent, _HERE.parents[1]):
 import torch  # noqa: E402
 from calibration import results  # noqa: E402
 from calibration.peers import PEERS  # noqa: E402
-from liars import LIARS, Liar, Stage, find  # noqa: E402
+from liars import LIARS, Liar, find  # noqa: E402
+from real_liars import Stage  # noqa: E402
 
 import kit  # noqa: E402
 

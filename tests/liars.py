@@ -1,0 +1,405 @@
+"""Experiments built to deceive `kit.compare`: how each does it, and the truth.
+
+Each maker takes a stage and returns two experiments by name, the baseline first. Here
+only a fake clock moves. In `benchmarks/real_liars.py` they take real time, with makers
+of their own for those that `real=None` says it of. `LIARS` has all of them.
+"""
+
+import functools
+import itertools
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import torch
+from helpers import forked
+
+Maker = Callable[..., dict[str, Callable[[], Generator]]]
+
+#: The machine's own doings. A real machine may be too busy to tell, and then says so.
+DISTURBED = ("other programs", "quota", "the host", "the machine's own speed")
+#: Words of a reason that says: its steps are not all alike.
+CHANGES = ("settle", "change", "drift", "slow steps")
+
+LIARS: list["Liar"] = []
+
+
+@dataclass
+class Liar:
+    """A pair of experiments that deceives, the truth, and what a tool may answer.
+
+    `truth` is about speed, variant over baseline, `ratio` its value where it is exact
+    in simulated time. A tool may also answer that it cannot tell, or refuse, with one
+    of the words `excuses` in its reason. One that nobody can catch says why in
+    `not_catchable`, and `deceived` is the verdict that it gets.
+    """
+
+    name: str
+    truth: str
+    simulated: Maker
+    real: Maker | None = None
+    ratio: float | None = None
+    excuses: tuple[str, ...] = ()
+    not_catchable: str = ""
+    deceived: str = ""
+    uses_device: bool = False
+    seconds: float = 2.5
+
+    @property
+    def deception(self) -> str:
+        """How it deceives, in one sentence."""
+        return self.simulated.__doc__.splitlines()[0]
+
+    def judge(self, verdict: str, reason: str = "", *, real: bool = False) -> str:
+        """Return right, wrong, says why, undecided, or not catchable.
+
+        Only a real machine may leave it undecided: because something else disturbs it,
+        or because two that are the same cannot be told to be within 2 %.
+        """
+        if self.not_catchable and verdict == self.deceived:
+            return "not catchable"
+        if verdict == self.truth:
+            return "right"
+        if verdict not in ("cannot tell", "refused"):
+            return "wrong"
+        if any(word in reason for word in self.excuses):
+            return "says why"
+        disturbed = any(word in reason for word in DISTURBED)
+        undecided = verdict == "cannot tell" and (disturbed or self.truth == "same")
+        return "undecided" if real and undecided else "wrong"
+
+
+def find(name):
+    """Return the liar of this name."""
+    return next(liar for liar in LIARS if liar.name == name)
+
+
+def lies(name, truth, **more):
+    """Put a maker into the table; it acts in real time, too, unless another does."""
+
+    def register(make):
+        LIARS.append(Liar(name, truth, make, **{"real": make} | more))
+        return make
+
+    return register
+
+
+class SimulatedStage:
+    """Where they act: work moves a fake clock (`helpers.FakeClock`, `FakeDevice`)."""
+
+    def __init__(self, seconds, clock, device):
+        self.clock, self.half = clock, clock.now + seconds / 2
+        self.synchronize = device.synchronize
+        self.enqueue = lambda milliseconds: device.enqueue(milliseconds / 1000)
+
+    @property
+    def half_over(self):
+        """Whether half of the seconds that a comparison may take have passed."""
+        return self.clock.now > self.half
+
+    def work(self, milliseconds, *, delay=0.0, own=0.0):
+        """Let the clock go on; `delay` and `own` as `FakeClock.work` has them."""
+        self.clock.work(milliseconds / 1000, delay=delay / 1000, own=own / 1000)
+
+    rest = work
+
+
+def repeat(step):
+    """Make an experiment of a function: its argument is the step's number in a start.
+
+    What it returns is the number of items, one for None.
+    """
+
+    def experiment():
+        for number in itertools.count():
+            yield step(number) or 1
+
+    return experiment
+
+
+def pair(**steps):
+    """Make two experiments of what their steps do."""
+    return {name: repeat(step) for name, step in steps.items()}
+
+
+def twice(step):
+    """Make two experiments that are the same."""
+    return pair(first=step, second=step)
+
+
+# Costs that hide behind the time spent waiting for a core
+
+
+@lies("stolen core", "slower", real=None, ratio=1 / 2)
+def stolen_core(stage):
+    """Its workers use the trainer's own core, whose waiting is taken off elsewhere."""
+    return pair(
+        alone=lambda number: stage.work(5),
+        crowded=lambda number: stage.work(10, delay=5, own=5),
+    )
+
+
+@lies("eight threads", "slower", real=None, ratio=5 / 12)
+def eight_threads(stage):
+    """Its eight threads wait for each other on two cores, which looks like waiting."""
+    return pair(
+        two=lambda number: stage.work(5, own=5),
+        eight=lambda number: stage.work(12, delay=7, own=12),
+    )
+
+
+# Head starts
+
+#: Milliseconds that a batch takes to load and to train, and how many are kept ready.
+LOADING, TRAINING, FEW, MANY = 8, 4, 2, 32
+
+
+@lies("prefetch head start", "same", real=None, excuses=CHANGES, seconds=4.0)
+def prefetch_head_start(stage):
+    """A deep queue, filled before the first yield, hides that loading is the limit."""
+
+    def load(depth):
+        ready = float(depth)
+        stage.rest(depth * LOADING)
+        while True:
+            waits = LOADING * (1 - ready)  # less than nothing where some are ready
+            seconds = max(TRAINING, waits)
+            ready = min(depth, ready + seconds / LOADING - 1)
+            stage.work(seconds)
+            yield 1
+
+    return {"few": lambda: load(FEW), "many": lambda: load(MANY)}
+
+
+# Longer is right here: the cold reads weigh less and less.
+@lies("warm page cache", "same", real=None, excuses=(*CHANGES, "measure about"))
+def warm_page_cache(stage):
+    """The first to read the file pays the disk, the second finds it in memory."""
+    cached = set()
+
+    def read(number):
+        stage.work(2 if number in cached else 20)
+        cached.add(number)
+
+    return twice(read)
+
+
+@lies("cached result", "same", excuses=(*CHANGES, "start"))
+def cached_result(stage):
+    """What an earlier start has computed is kept, so later starts have less to do."""
+    kept = set()
+
+    def keeps(number):
+        stage.work(0.5 if number in kept else 5)
+        kept.add(number)
+
+    return pair(plain=lambda number: stage.work(5), keeps=keeps)
+
+
+@lies("sleeps before its first yield", "same", ratio=1.0)
+def sleeps_first(stage):
+    """It sleeps before its first yield, which is no step."""
+
+    def experiment(milliseconds):
+        stage.rest(milliseconds)
+        while True:
+            yield 1
+            stage.work(5)
+
+    return {"plain": lambda: experiment(0), "sleepy": lambda: experiment(300)}
+
+
+# State that leaks from one variant into the other
+
+
+def leak(stage, do, is_fast):
+    plain = repeat(lambda number: stage.work(2.5 if is_fast() else 5))
+
+    def leaks():
+        do()
+        yield from plain()
+
+    return {"leaks": leaks, "plain": plain}
+
+
+@lies("leaked autocast", "slower", ratio=1 / 2)
+def leaked_autocast(stage):
+    """The baseline switches autocast on and never off; the variant profits from it."""
+
+    def enter():
+        torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+
+    return leak(stage, enter, lambda: torch.is_autocast_enabled("cpu"))
+
+
+@lies("leaked thread count", "slower", ratio=1 / 2)
+def leaked_threads(stage):
+    """The baseline sets the thread count and does not set it back."""
+    more = torch.get_num_threads() + 1
+    set_more = functools.partial(torch.set_num_threads, more)
+    return leak(stage, set_more, lambda: torch.get_num_threads() == more)
+
+
+@lies("model trained by both", "same", ratio=1.0)
+def model_trained_by_both(stage):
+    """Both train one model, and a trained model has less left to do."""
+    model = torch.nn.Linear(1, 1)
+    untrained = model.weight.item()
+
+    def train():
+        easy = model.weight.item() != untrained
+        while True:
+            with torch.no_grad():
+                model.weight += 1.0
+            stage.work(2.5 if easy else 5)
+            yield 1
+
+    return {"first": lambda: train(), "second": lambda: train()}
+
+
+@lies("worker left over", "same", real=None, ratio=1.0)
+def worker_left_over(stage):
+    """A worker of the baseline lives on after it and slows down whoever comes next."""
+    left = []
+
+    def step(number):
+        stage.work(10 if any(worker.is_alive() for worker in left) else 5)
+
+    def leaves():
+        worker = forked(time.sleep, 60)
+        try:
+            yield from repeat(step)()
+        finally:
+            left.append(worker)
+
+    return {"leaves": leaves, "plain": repeat(step)}
+
+
+# A machine that changes meanwhile
+
+
+@lies("throttled half", "same", ratio=1.0)
+def throttled_half(stage):
+    """The machine halves its speed half-way, and the variant is measured last."""
+    return twice(lambda number: stage.work(4 if stage.half_over else 2))
+
+
+@lies("neighbour half-way", "same", real=None, ratio=1.0)
+def neighbour_half_way(stage):
+    """A neighbour takes half of the core from half-way on."""
+    return twice(
+        lambda number: stage.work(10, delay=5) if stage.half_over else stage.work(5)
+    )
+
+
+@lies("jumping clock", "same", real=None, excuses=CHANGES)
+def jumping_clock(stage, seconds=50.0):
+    """The clock jumps ahead by 50 s in the middle of a step, once."""
+    numbers = itertools.count()
+    return twice(lambda _: stage.work(5 + 1000 * seconds * (next(numbers) == 300)))
+
+
+# Devices with a queue
+
+
+@lies("queue never synchronised", "slower", ratio=1 / 2, uses_device=True)
+def never_synchronised(stage):
+    """It only enqueues its work, so its steps seem to take no time."""
+
+    def waits(number):
+        stage.enqueue(5)
+        stage.synchronize()
+
+    return pair(waits=waits, enqueues=lambda number: stage.enqueue(10))
+
+
+@lies(".item() in one", "same", ratio=1.0, uses_device=True)
+def item_in_one(stage):
+    """`.item()` makes one variant wait in each step for what both have to do."""
+
+    def reads(number):
+        stage.enqueue(5)
+        stage.synchronize()  # as reading a tensor does
+
+    return pair(plain=lambda number: stage.enqueue(5), reads=reads)
+
+
+# Steps that are not alike
+
+
+@lies("unequal work", "faster", ratio=1.25)
+def unequal_work(stage):
+    """Its steps are longer and handle more, now few items, now many."""
+
+    def uneven(number):
+        items = 8 if number % 2 else 120
+        stage.work(items * 0.02)
+        return items
+
+    return pair(even=lambda number: stage.work(0.8) or 32, uneven=uneven)
+
+
+WHO_KNOWS = "Only the experiment knows how many items it handled."
+
+
+@lies("fewer items than it says", "same", not_catchable=WHO_KNOWS, deceived="faster")
+def fewer_items(stage):
+    """It says 64 items and handles 48."""
+    return pair(
+        honest=lambda number: stage.work(4) or 64,
+        boasts=lambda number: stage.work(3) or 64,
+    )
+
+
+@lies("growing step", "slower", excuses=CHANGES)
+def growing_step(stage):
+    """Its first steps are short, and each takes longer than the one before."""
+    return pair(
+        even=lambda number: stage.work(5),
+        grows=lambda number: stage.work(3 + 0.03 * number),
+    )
+
+
+@lies("garbage-collection storm", "slower", real=None, excuses=CHANGES)
+def collection_storm(stage):
+    """Garbage is collected every hundred steps, which a typical step does not show."""
+    return pair(
+        plain=lambda number: stage.work(2),
+        storms=lambda number: stage.work(62 if number % 100 == 99 else 2),
+    )
+
+
+#: The step where a batch has another shape.
+NEW_SHAPE = 12
+
+
+@lies("compiles late", "faster", real=None, excuses=CHANGES)
+def compiles_late(stage):
+    """It compiles in its first step, and again where a batch has another shape."""
+    return pair(
+        eager=lambda number: stage.work(5),
+        compiled=lambda number: stage.work(300 if number in (1, NEW_SHAPE) else 2.5),
+    )
+
+
+@lies("rare 100 × step", "slower", excuses=CHANGES)
+def rare_step(stage):
+    """Every two-hundredth step takes a hundred times as long as the others."""
+    return pair(
+        even=lambda number: stage.work(1),
+        rare=lambda number: stage.work(100 if number % 200 == 199 else 1),
+    )
+
+
+@lies("shrinking data", "same", ratio=1.0)
+def shrinking_data(stage):
+    """Whoever takes a batch leaves less data behind, so later steps are shorter."""
+    left = [256.0]
+
+    def step(number):
+        items = max(8, int(left[0]))
+        left[0] *= 0.998
+        stage.work(0.5 + items * 0.02)
+        return items
+
+    return twice(step)
