@@ -1,0 +1,209 @@
+"""False alarms, coverage and power of verdicts, on three simulated machines.
+
+Block times are drawn from a model whose truth is known, and judged as measured ones.
+A bar holds unless the 95 % Wilson interval of the share excludes it.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+from trials import make_machine, rate_trial, run_trial
+
+from kit.comparison import Comparison
+from kit.ratio import compare_trials
+
+ALARMS, COVERED = 0.05, 0.93
+PLACE = make_machine()
+
+
+class Noise(NamedTuple):
+    """Log standard deviations of starts and blocks, share of slow blocks, bursts."""
+
+    start: float
+    block: float
+    slow: float
+    burst: float = 0.0  # by how much the strongest one slows down what it hits
+
+
+# Of the blocks recorded on a quiet machine, under one in a hundred is slow.
+QUIET = Noise(start=0.01, block=0.01, slow=0.002)
+BUSY = Noise(start=0.02, block=0.05, slow=0.01)
+BURSTY = Noise(start=0.03, block=0.02, slow=0.02, burst=0.3)
+MACHINES = [QUIET, BUSY, BURSTY]
+#: Quieter than the others, and one where only starts differ.
+STILL = Noise(start=0.005, block=0.005, slow=0.02)
+UNEVEN = Noise(start=0.02, block=0.002, slow=0.0)
+
+
+def draw_bursts(random, count, strength):
+    """Log slowdowns of consecutive blocks of 20 ms: 0–300 ms on, 0–300 ms off."""
+    ends = np.cumsum(random.uniform(0, 15, count + 20))
+    burst = np.searchsorted(ends, np.arange(count))
+    return (burst % 2) * np.log1p(random.uniform(0, strength, count + 20))[burst]
+
+
+def draw_seconds(random, truth, noise, pairs=5, rounds=3):
+    """Block seconds of (baseline, variant), shape (2, turns, rounds, 2)."""
+    turns = 2 * pairs
+    shape, count = (2, turns, rounds, 2), turns * rounds * 4
+    # What both share in order of time, four blocks a round: ABBA, or else BAAB.
+    shared = np.cumsum(random.normal(0, 0.003, count))
+    shared += draw_bursts(random, count, noise.burst)
+    fours = shared.reshape(turns, rounds, 4)
+    outer, inner = fours[..., [0, 3]], fours[..., [1, 2]]
+    swapped = random.random((turns, rounds, 1)) < 0.5
+    logs = np.stack([np.where(swapped, *x) for x in ((inner, outer), (outer, inner))])
+    # The baseline was started first in even turns, the variant in odd ones.
+    first = np.arange(2)[:, None] == np.arange(turns) % 2
+    effects = random.uniform(0, 0.03) * first
+    effects = effects + random.normal(0, noise.start, (2, turns))
+    logs = logs + effects[:, :, None, None] + random.normal(0, noise.block, shape)
+    slow = random.random(shape) < noise.slow
+    logs = logs + slow * np.log(random.uniform(1.2, 3, shape))
+    logs[1] -= math.log(truth)
+    return 0.02 * np.exp(logs)
+
+
+def make_trials(seconds, **changes):
+    """Trials of block seconds, shape (variants, turns, rounds, 2)."""
+    return [rate_trial(each, machine=PLACE, **changes) for each in seconds]
+
+
+def judge_many(count, truth, noise, pairs=5, rounds=3):
+    """Return the ratios of so many comparisons of one kind."""
+    random = np.random.default_rng([count, pairs, rounds, round(1000 * truth)])
+    drawn = (draw_seconds(random, truth, noise, pairs, rounds) for _ in range(count))
+    return [compare_trials(*make_trials(seconds)) for seconds in drawn]
+
+
+def wilson(found):
+    """Return the 95 % interval of the share that is true."""
+    test = scipy_stats.binomtest(int(sum(found)), len(found))
+    return test.proportion_ci(method="wilson")
+
+
+def assert_at_least(bar, found):
+    assert wilson(found).high >= bar, f"{sum(found)} of {len(found)}, bar {bar:.0%}"
+
+
+def assert_at_most(bar, found):
+    assert wilson(found).low <= bar, f"{sum(found)} of {len(found)}, bar {bar:.0%}"
+
+
+def holds(ratios, truth):
+    return [ratio.low <= truth <= ratio.high for ratio in ratios]
+
+
+def says(ratios, *verdicts):
+    return [ratio.verdict in verdicts for ratio in ratios]
+
+
+# Speeds
+
+
+@pytest.mark.parametrize("noise", [*MACHINES, UNEVEN], ids=str)
+def test_a_thing_is_not_called_faster_than_itself(noise):
+    ratios = judge_many(600, 1.0, noise)
+    assert_at_most(ALARMS, says(ratios, "faster", "slower"))
+    assert_at_least(COVERED, holds(ratios, 1.0))
+
+
+KINDS = [{"pairs": pairs} for pairs in (1, 2, 4, 6, 8)]
+KINDS += [{"rounds": 1}, {"rounds": 12}, {"truth": 10 / 13}]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_interval_holds_the_truth(kind):
+    """On each machine, and on all together, which sees what is too little for one."""
+    case = {"count": 200, "truth": 1.0} | kind
+    cells = [holds(judge_many(noise=m, **case), case["truth"]) for m in MACHINES]
+    for cell in [*cells, [*itertools.chain(*cells)]]:
+        assert_at_least(COVERED, cell)
+
+
+#: Five pairs of turns are what about 2 s buy, eight what 5 s buy.
+POWER = [
+    (QUIET, 20 / 21, 8, "slower", 0.90),
+    (QUIET, 1.2, 5, "faster", 0.95),
+    (BUSY, 1.2, 5, "faster", 0.95),
+    (BURSTY, 1.2, 5, "faster", 0.95),
+    (BURSTY, 1 / 2, 5, "slower", 0.95),
+    (QUIET, 1.0, 8, "same", 0.75),
+    (STILL, 1.0, 5, "same", 0.90),
+]
+
+
+@pytest.mark.parametrize(("noise", "truth", "pairs", "verdict", "least"), POWER)
+def test_what_is_true_is_called_and_cannot_tell_is_the_exception(
+    noise, truth, pairs, verdict, least
+):
+    ratios = judge_many(200, truth, noise, pairs)
+    assert_at_least(least, says(ratios, verdict))
+    assert_at_most(1 - least, says(ratios, "cannot tell"))
+
+
+def judge_rare(count, sides, rounds, *, regular=True):
+    """Let one block in 60 of these sides (0: baseline, 1: variant) take 100 × longer.
+
+    Every 60th from a random one on, or each by chance.
+    """
+    random = np.random.default_rng([31, rounds])
+    ratios = []
+    for _ in range(count):
+        seconds = draw_seconds(random, 1.0, QUIET, rounds=rounds)
+        for side in sides:
+            blocks = seconds[side].reshape(-1)
+            every = (np.arange(blocks.size) + random.integers(60)) % 60 == 0
+            rare = every if regular else random.random(blocks.size) < 1 / 60
+            blocks[rare] *= 100
+        ratios.append(compare_trials(*make_trials(seconds)))
+    return ratios
+
+
+@pytest.mark.parametrize(("rounds", "regular"), [(3, True), (6, True), (12, False)])
+def test_rare_slow_steps_are_never_called_wrong(rounds, regular):
+    """The truth is the ratio of mean times, 60 : 159."""
+    ratios = judge_rare(150, [1], rounds, regular=regular)
+    assert_at_least(0.95, says(ratios, "slower", "cannot tell"))
+    both = judge_rare(100, [0, 1], rounds, regular=False)
+    assert_at_most(ALARMS, says(both, "faster", "slower"))
+
+
+def test_slow_steps_that_came_ten_times_are_called():
+    ratios = judge_rare(60, [1], 30)
+    assert_at_least(0.95, says(ratios, "slower"))
+    assert_at_least(COVERED, holds(ratios, 60 / 159))
+
+
+def test_intervals_of_four_challengers_hold_together():
+    random, together = np.random.default_rng(41), []
+    truths = {"1": 1.0, "20/21": 20 / 21, "10/13": 10 / 13, "1/2": 1 / 2}
+    for case in range(150):
+        drawn = [draw_seconds(random, x, MACHINES[case % 3]) for x in truths.values()]
+        trials = make_trials(np.concatenate([seconds[0] for seconds in drawn])[None])
+        for number, seconds in enumerate(drawn):
+            trials += make_trials(seconds[1:], first=10 * number)
+        found = Comparison(trials, ["base", *truths]).ratios
+        together.append(all(holds([found[x]], truths[x])[0] for x in truths))
+    assert_at_least(0.95, together)
+
+
+@pytest.mark.parametrize("truth", [1.0, 1.3])
+def test_whole_runs_are_compared_pair_by_pair(truth):
+    random, found = np.random.default_rng(52), []
+    for case in range(600):
+        noise, repeats = MACHINES[case % 3], (3, 5, 10)[case // 3 % 3]
+        logs = random.normal(0, noise.start, (2, repeats))
+        logs += random.normal(0, 0.2, repeats)  # what both share
+        slow = random.random((2, repeats)) < noise.slow
+        logs += slow * np.log(random.uniform(1.2, 3, (2, repeats)))
+        logs[1] += math.log(truth)
+        found.append(compare_trials(*map(run_trial, np.exp(logs)), "run_seconds"))
+    assert_at_least(COVERED, holds(found, truth))
+    assert_at_most(ALARMS, says(found, "less", *["more"] * (truth == 1.0)))
+    if truth != 1.0:  # three repeats are often too few
+        assert_at_least(0.75, says(found, "more"))
