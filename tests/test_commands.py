@@ -231,16 +231,6 @@ def test_a_claim_stands_only_by_what_was_recorded_of_the_code_that_is_there(
     assert run(capsys, claims.main, "--folder", folder)[0] == 0, "without --check"
 
 
-def test_a_chapter_is_not_excused_by_the_same_words_in_another(tutorials, capsys):
-    write_chapter(tutorials, COUNT, CLAIM, name="01_second")
-    path = record(tutorials, 0.5, chapter="01_second")
-    status, out, err = check(capsys)
-    assert status == 1 and "01_second" in err and CHAPTER not in err
-    path.rename(path.with_name(path.name.replace("01_second", "07_gone")))
-    record(tutorials, 3.0, chapter="01_second")
-    assert check(capsys)[0] == 0, "a recording without its chapter does no harm"
-
-
 def forge(path, room, **changes):
     """Change a recording as somebody would who knows of the checksum."""
     content = json.loads(path.read_text("utf-8"))
@@ -268,33 +258,6 @@ def test_a_recording_that_is_not_what_it_should_be_counts_for_nothing(
     status, out, err = check(capsys)
     assert status == 1 and "4 ×" not in out
     assert said in err and len(err.splitlines()) <= 6
-
-
-def test_the_page_of_claims_is_written_and_goes_out_of_date(tutorials, capsys):
-    said, page = "a|b is faster.", tutorials / "CLAIMS.md"
-    write_chapter(tutorials, COUNT, f"kit.claim({said!r}, comparison)", name="01_b")
-    record(tutorials, chapter="01_b", said=said)
-    record(tutorials, 4.0, GPU)
-    page.write_text(f"# Title\n{claims.END}\n", "utf-8")
-    status, _, err = run(capsys, claims.main, "--write")
-    assert status == 1 and "CLAIMS.md" in err, "there is no place for it"
-    page.write_text(f"# Title\n{claims.START}\n{claims.END}\nAfter.\n", "utf-8")
-    status, _, err = check(capsys)
-    assert status == 1 and "CLAIMS.md" in err and "--write" in err
-    for _ in range(2):
-        assert run(capsys, claims.main, "--write")[0] == check(capsys)[0] == 0
-    text = page.read_text("utf-8")
-    assert text.startswith("# Title\n<!--") and text.endswith("-->\nAfter.\n")
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    cells = [[x.strip() for x in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
-    assert [len(row) for row in cells] == [4] * 4, "a bar in a sentence breaks no table"
-    assert cells[0] == ["chapter", "claim", CPU, GPU]
-    assert [each.split()[1] for each in cells[2][2:]] == ["2", "4"]
-    page.write_text(text.replace("✓ 2 ×", "✓ 9 ×"), "utf-8")
-    assert check(capsys)[0] == 1
-    page.write_text(text, "utf-8")
-    record(tutorials, 3.0)
-    assert check(capsys)[0] == 1
 
 
 # record, with a kernel that is none
@@ -376,18 +339,6 @@ def test_a_chapter_is_recorded_with_static_outputs_in_place_of_earlier(
     assert told == [[SHOWN[0]["data"]]] * 2
     environment = Kernel.environments[-1]
     assert "KIT_SMOKE" not in environment and environment["KIT_STATIC"] == "1"
-
-
-def test_one_check_serves_two_chapters_if_it_finds_quiet(chapter, capsys, quiet):
-    second = write_chapter(chapter.parent, "x = 1", name="01_second")
-    status, out, err = run(capsys, recorder.main, chapter, second)
-    assert (status, err, len(quiet.found)) == (0, "", 3)
-    assert out.count("[0.98, 1.02]. The machine is quiet.") == 3
-    quiet.ahead[:] = [QUIET, (0.8, 1.2), QUIET]
-    before = chapter.read_bytes()
-    status, _, err = run(capsys, recorder.main, chapter, second)
-    assert status == 1 and CHAPTER in err and second.stem not in err
-    assert chapter.read_bytes() == before and len(quiet.found) == 3 + 4
 
 
 @pytest.mark.parametrize("before", [[], [QUIET]])

@@ -210,19 +210,6 @@ def test_two_processes_at_once_both_get_it(ask, cache, monkeypatch, capsys):
     assert len(list_names(cache)) == 1
 
 
-CHOSEN = [("", None), ("a", "a"), ("~/own", "home/own"), ("/else/kit", "/else/kit")]
-
-
-@pytest.mark.parametrize(("chosen", "place"), CHOSEN)
-def test_the_cache_lies_where_it_was_chosen(monkeypatch, tmp_path, chosen, place):
-    monkeypatch.chdir(tmp_path)
-    for name in ("HOME", "USERPROFILE"):
-        monkeypatch.setenv(name, str(tmp_path / "home"))
-    monkeypatch.setenv("KIT_CACHE", chosen)
-    for usual, xdg in (("home/.cache", ""), ("xdg", str(tmp_path / "xdg"))):
-        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-        wanted = place or f"{usual}/training-speed-kit"
-        assert data.cache_folder() == tmp_path / wanted
 
 
 # As data sets
@@ -302,24 +289,3 @@ def test_letters_come_one_by_one_and_in_batches_in_any_process(drawn):
     with pytest.raises(IndexError):
         dataset[1000]
     assert dataset.to("meta")[:2][0].device.type == "meta"
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign"])
-def test_a_broken_file_of_letters_is_named(drawn, tmp_path, monkeypatch, damage):
-    data.glyphs(train=False)
-    (source,) = drawn.parent.glob("glyphs-test-*")
-    whole = bytearray(source.read_bytes())
-    whole[500_000] ^= 1
-    pieces = {"cut": whole[:-1000], "flipped": whole, "empty": b"", "foreign": b"PNG"}
-    (tmp_path / source.name).write_bytes(pieces[damage])
-    monkeypatch.setenv("KIT_CACHE", str(tmp_path))
-    with pytest.raises(data.DataError, match="Remove this file") as caught:
-        data.glyphs(train=False)
-    assert str(tmp_path / source.name) in str(caught.value)
-
-
-def test_a_data_set_shows_a_picture_of_each_class(drawn):
-    for dataset in (data.PhotoDataset(drawn), data.glyphs()):
-        page = dataset._repr_html_()
-        assert page.count("<img") == 10 and len(page) < 100_000
-        assert all(f'alt="image: {name}"' in page for name in dataset.classes)

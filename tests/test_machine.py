@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import json
 import math
-import multiprocessing
 import os
 import platform
 import sys
@@ -15,14 +14,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from helpers import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kit
 from kit import system
-from kit.cells import release_threads
-from kit.hints import find_hint
 from kit.machine import Machine
 from kit.system import Load, describe_load
 
@@ -109,16 +105,6 @@ def test_no_limit_of_a_group_around_this_one_is_overlooked(halves, gigabytes, ol
     assert stopped in (tightest if halves else [0])
 
 
-@pytest.mark.parametrize("limit", [MEMORY.total, 2**31, 9])
-def test_what_may_still_be_taken_ends_at_the_limit(monkeypatch, limit):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: MEMORY)
-    # It asks about this very machine and process: no files can be pretended.
-    monkeypatch.setattr(system, "find_memory", lambda root: (limit, ""))
-    monkeypatch.setattr(system, "proportional_bytes", lambda: 10**9)
-    left = {MEMORY.total: MEMORY.available, 2**31: 2**31 - 10**9, 9: 0}
-    assert system.available_bytes() == left[limit]
-
-
 FILES = ["proc/cpuinfo", "proc/self/cgroup", "proc/self/task/1/schedstat"]
 FILES += [f"{ROOM}/{name}" for name in ("cpu.max", "cpu.stat", "memory.max")]
 JUNK = [b"", b"\n", b":", b"0:", b"0::", b"1 2 - cgroup2", b"cpu 1 -2 3", b"max", b"\0"]
@@ -191,17 +177,6 @@ def test_accelerators_are_named_with_their_memory_and_unknown_where_a_driver_fai
     assert is_told == (kind == "broken")
 
 
-def test_asking_leaves_the_choice_of_a_start_method_open():
-    before = multiprocessing.get_start_method(allow_none=True)
-    try:
-        multiprocessing.set_start_method(None, force=True)
-        find_hint(RuntimeError("DataLoader worker (pid 1) exited unexpectedly"))
-        assert kit.this_machine().start_method
-        assert multiprocessing.get_start_method(allow_none=True) is None
-    finally:
-        multiprocessing.set_start_method(before, force=True)
-
-
 def test_every_fact_has_its_reason_on_the_card_and_survives_json():
     machine = look(group("", memory=2 * 10**9))
     machine = dataclasses.replace(machine, operating_system="<b>X", accelerators=("A",))
@@ -248,18 +223,3 @@ def test_a_load_is_described_per_second_and_no_share_is_impossible(change, descr
     found = describe_load(before, Load(*map(sum, zip(before, change, strict=True))))
     names = ["others_cores", "cores_per_thread", "waiting", "stolen", "throttled"]
     assert found == pytest.approx(dict(zip(names, described, strict=True)), abs=1e-6)
-
-
-def test_idle_threads_of_openmp_go_and_come_back():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        a = torch.rand(512, 512)
-        product, many = a @ a, len(os.listdir("/proc/self/task"))
-        if not release_threads():
-            pytest.skip("this PyTorch does not compute with GNU's OpenMP")
-        wait_until(lambda: len(os.listdir("/proc/self/task")) <= many - 2)
-        assert torch.equal(a @ a, product) and torch.get_num_threads() == 3
-        assert len(os.listdir("/proc/self/task")) >= many
-    finally:
-        torch.set_num_threads(before)

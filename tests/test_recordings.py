@@ -83,14 +83,6 @@ def test_any_trial_comes_back_as_it_was_saved(trials):
         assert plain(kit.load(path)) == before == plain(trials)
 
 
-@pytest.mark.parametrize("knob", [np.int64(4), np.float32(0.5), partial(max, 1), max])
-def test_a_knob_that_is_no_plain_value_comes_back_as_what_it_says(tmp_path, knob):
-    kit.save([make_trial(knobs={"knob": knob})], tmp_path / "some.json")
-    (again,) = kit.load(tmp_path / "some.json")
-    same = knob if isinstance(knob, np.generic) else format_value(knob, 1000)
-    assert again.knobs == {"knob": same}
-
-
 def test_a_claim_is_recorded_with_its_measurement_and_without_its_verdict(
     tmp_path, monkeypatch
 ):
@@ -134,6 +126,8 @@ def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
     ratio = made.comparisons[0].ratios[made.claims[0]["label"]]
     assert ratio.value == pytest.approx(1.996, rel=2e-3)
     assert 1.98 < ratio.low < ratio.high < 2.02 and ratio.verdict == "faster"
+    path.write_text(json.dumps(CONTENT, indent=3))
+    assert plain(kit.load(path)) == plain(made.trials), "layout is no content"
     recording.write(made, path)
     assert json.loads(path.read_bytes()) == CONTENT, "written as it was"
 
@@ -153,37 +147,27 @@ ANY = st.sampled_from(sorted(find_places(CONTENT), key=len))
 JUNK = [None, True, -7, 0, 0.5, "1", "", [], {}, [[]], {"float": "inf"}, 1]
 
 
-@given(ANY, st.sampled_from(["drop", "double", "swap", "put"]), st.data())
-def test_a_value_that_was_changed_dropped_or_swapped_is_refused(place, kind, data):
+HOW = st.sampled_from(["drop", "double", "swap", "put", "cut"])
+
+
+@given(ANY, HOW, st.data())
+def test_what_was_changed_dropped_swapped_or_cut_is_refused(place, how, data):
     content, (*way, last) = copy.deepcopy(CONTENT), place
     owner = reduce(lambda inner, key: inner[key], way, content)
-    if kind == "drop":
+    if how == "drop":
         del owner[last]
-    elif kind == "double" and isinstance(owner, list):
+    elif how == "double" and isinstance(owner, list):
         owner.insert(last, owner[last])
-    elif kind == "swap":
+    elif how == "swap":
         keys = [*owner] if isinstance(owner, dict) else range(len(owner))
         other = data.draw(st.sampled_from(keys))
         owner[last], owner[other] = owner[other], owner[last]
-    else:
+    elif how != "cut":
         owner[last] = data.draw(st.sampled_from(JUNK))
-    assume(json.dumps(content) != json.dumps(CONTENT))
-    refused(json.dumps(content).encode())
-
-
-@given(st.integers(0, len(GOLDEN) - 1), st.binary(max_size=2), st.booleans())
-def test_no_byte_is_cut_or_changed_and_goes_unnoticed(place, there, is_cut):
-    changed = GOLDEN[:place] + (b"" if is_cut else there + GOLDEN[place + 1 :])
-    try:
-        same = json.dumps(json.loads(changed.decode())) == json.dumps(CONTENT)
-    except ValueError:
-        same = False
-    if not same:
-        refused(changed)
-        changed = json.dumps(CONTENT, indent=place % 5, sort_keys=True).encode()
-    with tempfile.TemporaryDirectory() as folder:
-        (path := Path(folder, "some.json")).write_bytes(changed)
-        assert len(kit.load(path)) == 5, "layout is no content"
+    text = json.dumps(content)
+    length = len(text) if how != "cut" else data.draw(st.integers(0, len(text) - 1))
+    assume(text[:length] != json.dumps(CONTENT))
+    refused(text[:length].encode())
 
 
 OTHERS = [b"", b"null", b"[]", b"3", b'"x"', b"{}", b"\xff\0", pickle.dumps({})]
@@ -227,23 +211,6 @@ def test_a_save_that_fails_leaves_the_old_file_and_no_other(
     assert calls == ["fsync", "replace"][: len(calls)], "on disk before it has its name"
     if isinstance(error, OSError):
         assert all(word in str(caught.value) for word in (path.name, "No space left"))
-
-
-@pytest.mark.parametrize("trouble", ["no folder", "a folder", "no permission"])
-def test_a_place_that_cannot_be_written_to_is_named(tmp_path, monkeypatch, trouble):
-    path = tmp_path / "some.json"
-    if trouble == "no folder":
-        path.write_text("I was here first.")
-        path = path / "some.json"
-    elif trouble == "a folder":
-        path.mkdir()
-    else:  # tests may run as root, who may write anywhere
-        denied = partial(open, tmp_path / "nowhere" / "some.json")
-        monkeypatch.setattr(tempfile, "mkstemp", lambda **_: denied())
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(RecordingError, match="Choose a folder") as caught:
-        kit.save([make_trial()], path)
-    assert str(path) in str(caught.value) and sorted(tmp_path.rglob("*")) == before
 
 
 # Found again

@@ -16,7 +16,7 @@ from helpers import forked, refused, wait_until
 from torch.utils.data import DataLoader
 
 import kit
-from kit import life, progress, system
+from kit import life, system
 from kit.experiment import ExperimentError
 from kit.figures import format_bytes
 from kit.hints import find_hint
@@ -39,9 +39,9 @@ def child(target, *arguments):
         process.join()
 
 
-def start(code, *arguments):
+def start(code):
     """Start Python on some code; return when it says that it has begun."""
-    command = [sys.executable, "-c", f"print(flush=True)\n{code}", *arguments]
+    command = [sys.executable, "-c", f"print(flush=True)\n{code}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     process.stdout.readline()
     return process
@@ -171,22 +171,6 @@ def test_the_readers_own_processes_go_on_and_the_experiments_own_end_unnamed():
         other.join()
 
 
-def test_a_step_that_does_not_end_names_whom_it_may_wait_for(progresses, monkeypatch):
-    # Else the step would have to last for eight seconds.
-    monkeypatch.setattr(progress, "_LONG_STEP_SECONDS", 0.0)
-    said = []
-
-    def hangs():
-        with child(time.sleep, 60) as worker:
-            yield 1
-            said[:] = f"({worker.pid})", progresses[-1].text()
-            yield from idle()
-
-    kit.measure(hangs)
-    pid, text = said
-    assert "no step has ended" in text and pid in text
-
-
 def test_a_second_stop_ends_what_a_step_waits_for_and_the_first_does_not():
     waits_for = []
 
@@ -210,7 +194,7 @@ def test_a_second_stop_ends_what_a_step_waits_for_and_the_first_does_not():
     assert [trial.outcome for trial in panel.trials] == ["stopped"]
 
 
-# Helpers, processor time and memory
+# Helpers that all share
 
 
 def test_helpers_that_all_share_survive_and_a_fork_servers_workers_do_not(impatient):
@@ -230,39 +214,6 @@ def test_helpers_that_all_share_survive_and_a_fork_servers_workers_do_not(impati
     shared = {tracker._pid, forkserver._forkserver._forkserver_pid}
     assert system.find_alive(shared) == shared
     assert not any(f"({pid})" in repr(comparison.trials) for pid in shared)
-    code = "import subprocess as s; s.run(['sleep', '60'])"
-    compiler = start(code, "-m", "torch._inductor.compile_worker")
-    try:
-        wait_until(lambda: system.find_descendants(compiler.pid))
-        assert system.find_children() == set(), "nor what such a helper starts"
-    finally:
-        system.end([compiler.pid])
-        compiler.wait()
-
-
-def burn():
-    """Use a core for 0.4 s of processor time, then wait."""
-    while time.process_time() < 0.4:
-        pass
-    time.sleep(60)
-
-
-@linux
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_what_children_compute_is_our_own_while_they_live_and_after(method):
-    begun = system.read_load().process - time.process_time()
-
-    def have_computed():
-        return system.read_load().process - time.process_time() - begun > 0.35
-
-    worker = multiprocessing.get_context(method).Process(target=burn)
-    worker.start()
-    try:
-        wait_until(have_computed)
-    finally:
-        worker.kill()
-        worker.join()
-    wait_until(have_computed)
 
 
 # Errors of a loader's workers
@@ -298,7 +249,6 @@ REMEDIES = [
     ("unable to write to file </torch_7_12>: No space left on device", "--shm-size"),
     (f"{WORKER}Aborted. ", "Native code"),
     ("DataLoader timed out after 5 seconds", "num_workers=0"),
-    ("received 0 items of ancdata", "ulimit"),
     ("[Errno 24] Too many open files", "file_system"),
     ("Cannot re-initialize CUDA in forked subprocess.", "CPU tensors"),
     ("[Errno 28] No space left on device: 'model.pt'", None),
