@@ -1,0 +1,284 @@
+"""Real processes: what a measurement started ends with it, the reader's own go on."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing import forkserver, resource_tracker
+
+import pytest
+from helpers import forked, refused, wait_until
+from torch.utils.data import DataLoader
+
+import kit
+from kit import life, system
+from kit.experiment import ExperimentError
+from kit.figures import format_bytes
+from kit.hints import find_hint
+
+pytestmark = [
+    pytest.mark.usefixtures("smoke"),
+    pytest.mark.skipif(sys.platform == "win32", reason="forks, and sends signals"),
+]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose")
+
+
+@contextlib.contextmanager
+def child(target, *arguments):
+    """Keep a child process for as long as the block lasts."""
+    process = forked(target, *arguments)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def start(code):
+    """Start Python on some code; return when it says that it has begun."""
+    command = [sys.executable, "-c", f"print(flush=True)\n{code}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    return process
+
+
+def idle():
+    while True:
+        time.sleep(0.001)
+        yield 1
+
+
+# What an experiment starts
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Give processes less time to end: two seconds each would be most of this file."""
+    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(life, "_GRACE_AFTER_INTERRUPT", 0.1)
+
+
+STUBBORN = "import signal, subprocess, time\nsignal.signal(15, signal.SIG_IGN)\n"
+STUBBORN += "subprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
+
+
+def lingering(pids, act):
+    """Return an experiment that starts two processes and ends neither.
+
+    `act(place)` is called in set-up, after a step and on closing.
+    """
+
+    def linger():
+        parent = start(STUBBORN)
+        wait_until(lambda: system.find_descendants(parent.pid))
+        pids.update({parent.pid}, system.find_descendants(parent.pid))
+        act("set-up")
+        yield 1
+        yield 1
+        act("step")
+        try:
+            yield from idle()
+        finally:
+            act("close")
+
+    return linger
+
+
+ENDS = {"stop": "stopped", "no lists": "complete", "another cell": "disturbed"}
+
+
+@pytest.mark.parametrize("where", ["set-up", "step", "close"])
+@pytest.mark.parametrize("how", [ExperimentError, KeyboardInterrupt, *ENDS])
+def test_however_it_ends_no_process_is_left_and_who_lingered_is_named(
+    how, where, impatient, progresses, monkeypatch
+):
+    """Where another cell ran meanwhile, they may be its own: they are only named."""
+    listdir, pids = os.listdir, set()
+
+    def list_nothing(path):
+        return listdir("/proc/none" if str(path).startswith("/proc/") else path)
+
+    acts = {
+        ExperimentError: lambda: int("broken"),
+        KeyboardInterrupt: lambda: signal.raise_signal(signal.SIGINT),
+        "stop": lambda: progresses[-1].stop(),
+        "another cell": lambda: progresses[-1].disturb(),
+        # As on a Mac, which has no /proc.
+        "no lists": lambda: monkeypatch.setattr(os, "listdir", list_nothing),
+    }
+    try:
+        with contextlib.nullcontext() if how in ENDS else pytest.raises(how):
+            experiment = lingering(pids, lambda x: x == where and acts[how]())
+            trial = kit.measure(experiment)
+            is_late = (how, where) == ("stop", "close")
+            assert trial.outcome == ("complete" if is_late else ENDS[how])
+            assert all(f"({pid})" in repr(trial) for pid in pids)
+        theirs = pids if how == "another cell" else set()
+        assert len(pids) == 2 and system.find_alive(pids) == theirs
+    finally:
+        system.end(pids)
+
+
+@pytest.mark.parametrize(("needs", "interrupted"), [(1.4, False), (0.4, True)])
+def test_a_process_that_saves_something_has_time_to_end(tmp_path, needs, interrupted):
+    file = tmp_path / "saved"
+
+    def checkpoints():
+        start(f"import time; time.sleep({needs}); open({str(file)!r}, 'w')")
+        yield 1
+        if interrupted:
+            signal.raise_signal(signal.SIGINT)
+        yield from idle()
+
+    with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
+        assert kit.measure(checkpoints).notes == []
+    assert file.exists()
+
+
+@linux
+def test_the_readers_own_processes_go_on_and_the_experiments_own_end_unnamed():
+    """Theirs are one from before, and one of another thread: a cell beside a panel."""
+    begun, over, theirs, own = threading.Event(), threading.Event(), set(), []
+
+    def cell():
+        begun.wait(30)
+        with child(time.sleep, 60) as process:
+            theirs.add(process.pid)
+            over.wait(30)
+
+    def experiment():
+        with child(time.sleep, 60) as process:
+            own.append(process.pid)
+            yield 1
+            begun.set()
+            wait_until(lambda: len(theirs) == 2)
+            yield from idle()
+
+    other = threading.Thread(target=cell)
+    other.start()
+    try:
+        with child(time.sleep, 60) as before:
+            theirs.add(before.pid)
+            assert kit.measure(experiment).notes == []
+            assert len(own) == 1 and system.find_alive([*theirs, *own]) == theirs
+    finally:
+        over.set()
+        other.join()
+
+
+def test_a_second_stop_ends_what_a_step_waits_for_and_the_first_does_not():
+    waits_for = []
+
+    def hangs(*, n=1):
+        with child(time.sleep, 60) as worker:
+            yield n
+            waits_for.append(worker.pid)
+            worker.join()
+            raise RuntimeError("my worker died")
+
+    panel = kit.explore(hangs, n=[1, 2])
+    running = threading.Thread(target=panel.run)
+    running.start()
+    wait_until(lambda: waits_for)
+    panel.stop()
+    panel.stop()
+    time.sleep(0.5)
+    assert system.find_alive(waits_for), "one Stop, or two at once, only ask"
+    wait_until(lambda: panel.stop() or not system.find_alive(waits_for), 20)
+    running.join(20)
+    assert [trial.outcome for trial in panel.trials] == ["stopped"]
+
+
+# Helpers that all share
+
+
+def test_helpers_that_all_share_survive_and_a_fork_servers_workers_do_not(impatient):
+    tracker, pids = resource_tracker._resource_tracker, []
+    tracker._stop()  # else another test may have started it before
+
+    def starts_them(*, variant=1):
+        resource_tracker.ensure_running()
+        context = multiprocessing.get_context("forkserver")
+        process = context.Process(target=time.sleep, args=[60], daemon=True)
+        process.start()
+        pids.append(process.pid)
+        yield from idle()
+
+    comparison = kit.compare(starts_them, variant=[1, 2])
+    assert len(pids) > 2 and not system.find_alive(pids)
+    shared = {tracker._pid, forkserver._forkserver._forkserver_pid}
+    assert system.find_alive(shared) == shared
+    assert not any(f"({pid})" in repr(comparison.trials) for pid in shared)
+
+
+# Errors of a loader's workers
+
+
+DEATHS = {
+    "killed": (lambda: os.kill(os.getpid(), signal.SIGKILL), ["pid", "memory"]),
+    "leaves": (lambda: os._exit(3), ["pid", "num_workers=0"]),
+    "raises": (lambda: int("a\nb"), ["ValueError", "worker process 0", "with base 10"]),
+}
+
+
+@pytest.mark.parametrize(("act", "words"), DEATHS.values(), ids=DEATHS)
+def test_a_worker_that_dies_or_raises_says_what_to_do(act, words):
+    def collate(samples):
+        if 12 in samples:
+            act()
+        return samples
+
+    def load():
+        how = {"num_workers": 1, "multiprocessing_context": "fork"}
+        for batch in DataLoader(range(64), batch_size=8, collate_fn=collate, **how):
+            yield len(batch)
+
+    assert "Traceback (" not in refused(lambda: kit.measure(load), *words)
+
+
+WORKER = "DataLoader worker (pid 7) is killed by signal: "
+REMEDIES = [
+    (f"{WORKER}Killed. ", "{memory_bytes}"),
+    ("DataLoader worker (pid 7) exited unexpectedly", "{memory_bytes}"),
+    (f"{WORKER}Bus error. ", "({shared_memory_bytes} here)"),
+    ("unable to write to file </torch_7_12>: No space left on device", "--shm-size"),
+    (f"{WORKER}Aborted. ", "Native code"),
+    ("DataLoader timed out after 5 seconds", "num_workers=0"),
+    ("[Errno 24] Too many open files", "file_system"),
+    ("Cannot re-initialize CUDA in forked subprocess.", "CPU tensors"),
+    ("[Errno 28] No space left on device: 'model.pt'", None),
+    ("bus error", None),
+]
+# Paths and code in a worker's traceback may be any: only its end is the error.
+TRACEBACK = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback:\n"
+TRACEBACK += '  File "/torch_1/shm.py", line 7\n    raise Odd  # Too many open files'
+REMEDIES += [(f"{TRACEBACK}\nRuntimeError: no photo\n", None)]
+
+
+@pytest.mark.parametrize(("said", "word"), REMEDIES)
+def test_a_known_failure_has_its_remedy_and_no_other_has(monkeypatch, said, word):
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda **_: "fork")
+    hint, machine = find_hint(RuntimeError(said)), kit.this_machine()
+    names = "memory_bytes", "shared_memory_bytes"
+    sizes = {name: format_bytes(getattr(machine, name)) for name in names}
+    if word is None:
+        assert hint is None
+    else:
+        assert word.format(**sizes) in hint and "\n" not in hint
+
+
+def test_what_other_processes_cannot_see_goes_into_a_file(monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda **_: "spawn")
+    errors = [RuntimeError("DataLoader worker (pid 7) exited unexpectedly")]
+    of_a_cell = b"\x80\x04\x8c\x08__main__\x8c\x04Data\x93."  # what a worker is sent
+    for attempt in (lambda: pickle.loads(of_a_cell), lambda: pickle.dumps(idle())):
+        with pytest.raises((AttributeError, TypeError)) as caught:
+            attempt()
+        errors.append(caught.value)
+    assert all("file" in find_hint(error) for error in errors)
+    assert all("%%writefile" in find_hint(error) for error in errors[:2])

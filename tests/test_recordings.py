@@ -1,0 +1,291 @@
+"""Recordings: there and back, whole or not at all, refused where anything changed."""
+
+import copy
+import dataclasses
+import json
+import os
+import pickle
+import tempfile
+from functools import partial, reduce
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from journal import write_journal
+from trials import make_machine, make_trial, rate_trial, run_trial
+
+import kit
+from kit import recording
+from kit.comparison import Comparison
+from kit.figures import format_value
+from kit.life import COLD, Block, Life
+from kit.recording import RecordingError
+from kit.trial import JOURNAL
+
+GOLDEN = (Path(__file__).parent / "recordings" / "format_4.json").read_bytes()
+CONTENT = json.loads(GOLDEN)
+
+
+def refused(content, *words):
+    """Assert that a file of this content is refused by name, with what to do."""
+    with tempfile.TemporaryDirectory() as folder:
+        (path := Path(folder, "changed.json")).write_bytes(content)
+        with pytest.raises(RecordingError) as caught:
+            kit.load(path)
+    text = str(caught.value)
+    assert all(word in text for word in ("changed.json", *words)), text
+    assert "Name a file that kit.save() or" in text or "Update the kit" in text
+    assert len(text.splitlines()) <= 6
+
+
+# There and back
+
+
+SECONDS, FLAG = st.floats(0, 1e300), st.booleans()
+ITEMS, STEPS = st.integers(1, 2**60) | st.floats(0.5, 1e9), st.integers(1, 99)
+RANKS = st.lists(SECONDS, max_size=2)
+BLOCKS = st.builds(Block, SECONDS, SECONDS, ITEMS, STEPS, SECONDS, RANKS)
+MEMORY = st.none() | st.integers(0, 2**50)
+LOSSES = st.dictionaries(st.text(), st.lists(st.floats(), max_size=2), max_size=2)
+SOME_BLOCKS = st.lists(BLOCKS, max_size=2)
+TURNS = st.integers(COLD, 9)
+LIVES = st.builds(Life, TURNS, st.floats(), MEMORY, FLAG, FLAG, SOME_BLOCKS, LOSSES)
+PLAIN = st.none() | FLAG | st.integers() | st.floats(allow_nan=False) | st.text()
+KNOBS = st.recursive(PLAIN, lambda some: st.lists(some, max_size=3).map(tuple))
+TRIALS = st.builds(
+    make_trial,
+    st.lists(LIVES, max_size=3),
+    title=st.text(),
+    knobs=st.dictionaries(st.text(), KNOBS, max_size=3),
+    machine=st.sampled_from([make_machine("one"), make_machine("another")]),
+    outcome=st.sampled_from(["complete", "stopped", "disturbed"]),
+    whole_runs=FLAG,
+    notes=st.lists(st.text(), max_size=2),
+    conditions=st.dictionaries(st.text(), st.floats(0, 1), max_size=1),
+)
+
+
+def plain(trials):
+    """Return all that trials hold as text, in which nan is equal to itself."""
+    return [repr(dataclasses.asdict(trial)) for trial in trials]
+
+
+@given(st.lists(TRIALS, max_size=2))
+def test_any_trial_comes_back_as_it_was_saved(trials):
+    before = plain(trials)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "deep", "er", "some.json")
+        kit.save(iter(trials), path)
+        assert os.stat(path).st_mode & 0o444 == 0o444, "others can read it"
+        assert plain(kit.load(path)) == before == plain(trials)
+
+
+def test_a_claim_is_recorded_with_its_measurement_and_without_its_verdict(
+    tmp_path, monkeypatch
+):
+    monkeypatch.delenv("KIT_SMOKE", raising=False)
+    trials = [rate_trial(2.0, knobs={"n": 0}), rate_trial(1.0, knobs={"n": 2})]
+    better = [run_trial([1.0, 1.0], {"accuracy": [0, x, 0, x]}) for x in (0.8, 1.0)]
+    made = Comparison(trials, ["n=0", "n=2"])
+    others = Comparison(better, ["a", "b"], "accuracy", 0.01)
+    before, JOURNAL[:] = JOURNAL[:], [*trials, make_trial(outcome="stopped"), made]
+    JOURNAL.extend([*better, others])
+    try:
+        kit.claim("Two are faster.", made, at_least=1.5, otherwise="Or not.")
+        write_journal(path := tmp_path / "journal.json")
+    finally:
+        JOURNAL[:] = before
+    assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
+    again = recording.read(path)
+    assert again.trials == [*trials, *better], "what was stopped is no measurement"
+    assert again.comparisons[0].ratios == made.ratios
+    assert (again.comparisons[1].of, again.comparisons[1].within) == ("accuracy", 0.01)
+    wanted = {"sentence": "Two are faster.", "at_least": 1.5, "otherwise": "Or not."}
+    wanted |= {"expect": "faster", "comparison": 0, "label": "n=2"}
+    assert wanted.items() <= again.claims[0].items() and len(again.claims) == 1
+
+
+def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
+    """Statistics may be refined; this recording will not say something else."""
+    (path := tmp_path / "golden.json").write_bytes(GOLDEN)
+    made = recording.read(path)
+    slow, fast, runs, single, on_ranks = made.trials
+    rates = [trial.items_per_second for trial in (slow, fast, runs)]
+    wanted = [781.5836926291277, 1561.0566096925656, 73.0296743340221]
+    assert rates == pytest.approx(wanted)
+    assert (slow.machine.name, slow.machine.cores) == ("imaginary-2-cores", 2)
+    assert fast.knobs == {"size": 64, "crop": (4, 4), "mode": "RGB"}
+    assert [life.memory_bytes for life in slow.lives[:3]] == [4096, None, 8192]
+    assert [life.turn for life in slow.lives] == [COLD, *range(10)]
+    assert (runs.outcome, runs.excluded_seconds) == ("stopped", 0.75)
+    assert [single.step_quantiles[q] for q in (50, 95)] == [0.025375, 0.08775]
+    assert all(b.rank_seconds == [b.seconds, 0.75 * b.seconds] for b in on_ranks.blocks)
+    ratio = made.comparisons[0].ratios[made.claims[0]["label"]]
+    assert ratio.value == pytest.approx(1.996, rel=2e-3)
+    assert 1.98 < ratio.low < ratio.high < 2.02 and ratio.verdict == "faster"
+    path.write_text(json.dumps(CONTENT, indent=3))
+    assert plain(kit.load(path)) == plain(made.trials), "layout is no content"
+    recording.write(made, path)
+    assert json.loads(path.read_bytes()) == CONTENT, "written as it was"
+
+
+# Changed, cut, or something else
+
+
+def find_places(value, place=()):
+    """Yield the way to each value inside, the containers too."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*place, key)
+        if isinstance(inner, (dict, list)):
+            yield from find_places(inner, (*place, key))
+
+
+ANY = st.sampled_from(sorted(find_places(CONTENT), key=len))
+JUNK = [None, True, -7, 0, 0.5, "1", "", [], {}, [[]], {"float": "inf"}, 1]
+
+
+HOW = st.sampled_from(["drop", "double", "swap", "put", "cut"])
+
+
+@given(ANY, HOW, st.data())
+def test_what_was_changed_dropped_swapped_or_cut_is_refused(place, how, data):
+    content, (*way, last) = copy.deepcopy(CONTENT), place
+    owner = reduce(lambda inner, key: inner[key], way, content)
+    if how == "drop":
+        del owner[last]
+    elif how == "double" and isinstance(owner, list):
+        owner.insert(last, owner[last])
+    elif how == "swap":
+        keys = [*owner] if isinstance(owner, dict) else range(len(owner))
+        other = data.draw(st.sampled_from(keys))
+        owner[last], owner[other] = owner[other], owner[last]
+    elif how != "cut":
+        owner[last] = data.draw(st.sampled_from(JUNK))
+    text = json.dumps(content)
+    length = len(text) if how != "cut" else data.draw(st.integers(0, len(text) - 1))
+    assume(text[:length] != json.dumps(CONTENT))
+    refused(text[:length].encode())
+
+
+OTHERS = [b"", b"null", b"[]", b"3", b'"x"', b"{}", b"\xff\0", pickle.dumps({})]
+
+
+@pytest.mark.parametrize("content", OTHERS)
+def test_what_is_no_recording_says_what_is_one(content, tmp_path):
+    refused(content, "kit.save()")
+    for path in (tmp_path / "absent.json", tmp_path):
+        with pytest.raises(RecordingError, match=path.name):
+            kit.load(path)
+
+
+@pytest.mark.parametrize("number", [1, 3, 99, "4", None, [1]])
+def test_another_format_says_which_is_read_and_what_to_do(number):
+    content = json.dumps(CONTENT | {"format": number}).encode()
+    refused(content, f"format is {number!r}", "reads 4", "Update the kit")
+
+
+# Written whole, or not at all
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
+def test_a_save_that_fails_leaves_the_old_file_and_no_other(
+    tmp_path, monkeypatch, call, error
+):
+    kit.save([make_trial()], path := tmp_path / "some.json")
+    before, calls = path.read_bytes(), []
+
+    def fail(name, *_, **__):
+        calls.append(name)
+        if name == call:
+            raise error
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, partial(fail, name))
+    with pytest.raises((RecordingError, KeyboardInterrupt)) as caught:
+        kit.save([make_trial(title="another")], path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
+    assert calls == ["fsync", "replace"][: len(calls)], "on disk before it has its name"
+    if isinstance(error, OSError):
+        assert all(word in str(caught.value) for word in (path.name, "No space left"))
+
+
+# Found again
+
+
+SOURCE = "def count(*, n=1):\n    while True:\n        yield n"
+CHANGED = SOURCE.replace("yield n", "yield 2 * n")
+LAMBDA = 'kit.compare({"a": count, "b": lambda: count(n=2)})'
+
+
+def write_chapter(folder, *cells):
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    nbformat.write(book, folder / "00_start.ipynb")
+
+
+@pytest.fixture
+def tutorials(tmp_path, monkeypatch):
+    """Recordings of a chapter by two machines, by one of them twice, and of others."""
+    for name, n in [
+        ("00_start__imaginary-2-cores__2026-01-02", 1),
+        ("00_start__imaginary-2-cores__2026-03-04", 2),
+        ("00_start__imaginary-gpu__2025-12-31", 3),
+        ("00_start_here__imaginary-gpu__2026-05-06", 9),
+    ]:
+        where = {"machine": make_machine(name.split("__")[1]), "knobs": {"n": n}}
+        trials = [make_trial(source=SOURCE, **where)]
+        trials += [make_trial(experiment="b", source=f"{LAMBDA}\n\n{SOURCE}", **where)]
+        kit.save(trials, tmp_path / "tutorials" / "recordings" / f"{name}.json")
+    write_chapter(tmp_path / "tutorials", SOURCE)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "tutorials"
+
+
+def numbers(*arguments, **options):
+    return sorted(trial.knobs["n"] for trial in kit.recorded(*arguments, **options))
+
+
+@pytest.mark.parametrize("place", [".", "tutorials", "tutorials/deep/er", "elsewhere"])
+def test_the_newest_recording_of_each_machine_is_found_from_anywhere(
+    tutorials, monkeypatch, place
+):
+    mine = tutorials.parent / place / "mine" / "recordings"
+    mine.parent.mkdir(parents=True)
+    monkeypatch.chdir(mine.parent)
+    assert numbers("00_start/count") == [2, 3]
+    assert numbers("00_start/count", machine="imaginary-gpu") == [3]
+    assert numbers("00_start/absent") == numbers("99_absent/count") == []
+    assert numbers("00_start/count", folder=mine) == []
+    kit.save([make_trial(knobs={"n": 7})], mine / "00_start__x__2026-01-01.json")
+    assert numbers("00_start/count") == [7], "the nearest"
+    assert numbers("00_start/count", folder=str(tutorials / "recordings")) == [2, 3]
+    (mine / "00_start__x__2026-09-09.json").write_text("{")
+    with pytest.raises(RecordingError, match=r"2026-09-09\.json"):
+        kit.recorded("00_start/count")
+    for name in ("count", "", "00_start/"):
+        with pytest.raises(RecordingError, match=f"{name!r}.*\n.*00_start_here/train"):
+            kit.recorded(name)
+
+
+VERSIONS = [
+    ("count", ["%matplotlib inline\nimport kit", f"# why\n{SOURCE}", "x"], False),
+    ("count", [f"%%writefile count.py\n{SOURCE}"], False),
+    ("count", [SOURCE, CHANGED], False),  # a chapter changes one thing at a time
+    ("count", [CHANGED], True),
+    ("count", ["print('hello')"], True),
+    ("b", [SOURCE, LAMBDA], False),
+    ("b", [CHANGED, LAMBDA], True),
+]
+
+
+@pytest.mark.parametrize(("experiment", "cells", "is_earlier"), VERSIONS)
+def test_a_recording_of_other_code_says_that_it_is_of_an_earlier_version(
+    tutorials, experiment, cells, is_earlier
+):
+    write_chapter(tutorials, *cells)
+    found = kit.recorded(f"00_start/{experiment}")
+    assert [("earlier version" in repr(trial)) for trial in found] == [is_earlier] * 2
