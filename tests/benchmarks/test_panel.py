@@ -75,7 +75,7 @@ def test_panel_and_cell_agree_within_2_percent(kernel, case):
     threads, what = CASES[case]
     kernel.run(f"torch.set_num_threads({threads})")
     made = f"panel = kit.explore({what}, seconds={SECONDS})\npanel"
-    panel, experiment = kernel.show(made, cell=case), what.split(",")[0]
+    panel, experiment = kernel.show(made), what.split(",")[0]
 
     def in_cell():
         code = f"print(kit.measure({experiment}, seconds={SECONDS}).items_per_second)"
