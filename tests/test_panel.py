@@ -3,7 +3,6 @@
 import dataclasses
 import random
 import re
-import sys
 import threading
 from functools import partial
 
@@ -75,7 +74,6 @@ class Gate:
             yield items
 
 
-
 def test_what_cannot_be_explored_or_chosen_is_refused_by_its_name():
     panel = kit.explore({"a": nap, "b": nap}, **TWO)
     trial = panel.run(experiment="b", pause=2)
@@ -126,7 +124,6 @@ def test_only_a_press_starts_a_run_and_only_one_with_the_knobs_as_they_stood(sho
     assert [trial.knobs for trial in shown.panel.trials] == [{"pause": 2}]
 
 
-
 @pytest.mark.parametrize(
     ("experiment", "asked", "verdict"),
     [
@@ -163,7 +160,6 @@ def test_a_run_computes_as_the_cells_do_and_leaves_their_settings_alone(show, wa
         kit.measure(look, seconds=0.05)
     assert seen[0] == seen[1] and seen[0][0] == "meta"
     assert all(seen[0][1][name] == before[name] for name in before.keys() - generators)
-
 
 
 @pytest.mark.parametrize("outcome", ["complete", "stopped"])
@@ -231,7 +227,6 @@ def test_a_failing_run_says_where_and_clears_its_old_result_only(
     assert isinstance(caught.value.__cause__, error) and shown.alt is None
     shown.run()
     assert "Ready" in shown.status and "500" in shown.alt
-
 
 
 @pytest.mark.parametrize(
@@ -338,13 +333,3 @@ def test_a_notebook_keeps_a_copy_that_shows_where_there_is_no_kernel(show, monke
     pages = [w.value for w in shown.widgets if isinstance(w, ipywidgets.HTML)]
     hides = rf"\.{name}\s*{{\s*display:\s*none"
     assert re.search(hides, "".join(pages)) and not re.search(hides, shown.stored)
-
-
-def test_a_recorded_chapter_shows_all_choices_and_no_widget(monkeypatch):
-    monkeypatch.setenv("KIT_STATIC", "1")
-    monkeypatch.setitem(sys.modules, "kit.widgets", None)  # it needs none
-    panel = kit.explore(nap, pause=[1, 8], seconds=0.05)
-    (data,) = Shown(panel, monkeypatch).outputs
-    assert VIEW not in data and alt_of(data[HTML])
-    assert "0.125 × " in text_of(data[HTML])
-    assert [row[0] for row in rows_of(data[HTML])] == ["pause=1", "pause=8"]
