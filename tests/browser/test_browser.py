@@ -1,0 +1,264 @@
+"""REAL: panels, and TensorBoard, in a JupyterLab in a browser."""
+
+import nbformat
+import psutil
+import pytest
+from helpers import wait_until
+
+from browser.lab import AFTER, BESIDE, BOOK, Lab, launch_chromium
+
+SETUP = """
+import os, time
+from multiprocessing import resource_tracker
+import kit
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+def train(*, pause=1):
+    while True:
+        time.sleep(0.001 * pause)
+        yield 1 / (pause != 3)
+
+def load(*, num_workers=2):
+    for batch in DataLoader(range(10**9), batch_size=8, num_workers=num_workers):
+        time.sleep(0.001)
+        yield len(batch)
+
+def meet():
+    for _ in train():
+        dist.barrier()
+        yield 1
+
+ranks = kit.start_ranks(2)
+resource_tracker.ensure_running()
+kit.measure(train, seconds=0.02)
+"""
+#: A panel for each test, in cells of their own.
+PANELS = {
+    "loads": "load, num_workers=[1, 2], seconds=60",
+    "beside": "train, pause=[1, 2], seconds=4",
+    "plain": "train, pause=[1, 2, 3], seconds=0.2",
+    "keys": "train, pause=[1, 2, 4, 8, 16, 32, 64, 128], seconds=0.2",
+    "ranked": "meet, on=[ranks[:1], ranks], seconds=600",
+    "ended": "train, pause=[1, 2], seconds=60",
+}
+CODES = [f"{name} = kit.explore({what})\n{name}" for name, what in PANELS.items()]
+MODES = [BESIDE, pytest.param(AFTER, marks=pytest.mark.nightly)]
+#: For what has nothing to do with how messages travel.
+ONCE = pytest.mark.parametrize("opened", [BESIDE], indirect=True)
+HARMLESS = ("favicon", "ResizeObserver", "widget model not found")
+
+
+@pytest.fixture(scope="module", params=MODES)
+def opened(request, tmp_path_factory):
+    """One JupyterLab, and in it one notebook with all panels, open in a page."""
+    folder = tmp_path_factory.mktemp("lab")
+    with launch_chromium() as browser, Lab(folder, browser, request.param) as lab:
+        lab.write("panels", [SETUP, *CODES])
+        book = lab.open("panels")
+        book.kernel = psutil.Process(int(book.run("print(os.getpid())")))
+        book.panels = {name: book.panel(n) for n, name in enumerate(PANELS, 1)}
+        yield book
+
+
+@pytest.fixture
+def book(opened):
+    """The notebook; afterwards nothing runs, and no console error was seen."""
+    opened.lab.problems.clear()
+    yield opened
+    opened.run(f"for panel in ({', '.join(PANELS)}): panel.stop()")
+    seen = [p for p in opened.lab.problems if not any(word in p for word in HARMLESS)]
+    assert not seen
+
+
+def test_run_measures_what_is_chosen_and_stop_ends_it_with_its_workers(book):
+    shown = book.panels["loads"]
+    before = len(book.kernel.children(recursive=True))
+    assert "Ready" in shown.status and shown.alt is None and not shown.history
+    shown.choose("num_workers", "1")
+    shown.press("run")
+    shown.wait(r"load\(num_workers=1\).*%")
+    assert len(book.kernel.children(recursive=True)) > before
+    shown.press("stop")
+    shown.wait_for_rows(1)
+    assert "stopped" in shown.history[0][-1] and shown.history[0][2] in shown.alt
+    assert shown.find("picture").locator("img").is_visible()
+    wait_until(lambda: len(book.kernel.children(recursive=True)) == before)
+
+
+def test_other_cells_run_meanwhile_and_measuring_ones_are_waited_for(book):
+    shown, plain = book.panels["beside"], book.panels["plain"]
+    shown.press("run")
+    shown.wait("%")
+    assert book.run("print(6 * 7)") == "42"
+    assert not shown.history, "the cell was answered after the run only"
+    shown.wait_for_rows(1)
+    assert "disturbed" in shown.history[0][-1]
+    book.start("print('begun'); kit.measure(train, seconds=3); print('ended')")
+    wait_until(lambda: "begun" in book.said)
+    plain.press("run")
+    plain.wait_for_rows(1)
+    assert "ended" in book.said, "they measured at the same time"
+
+
+FOCUSED = """() => {
+  const element = document.activeElement, own = element.closest('[class*="kit-"]');
+  const name = own ? own.className.match(/kit-[\\w-]+/)[0] : '';
+  return [name, parseFloat(getComputedStyle(element).outlineWidth)];
+}"""
+
+
+@ONCE
+def test_the_keyboard_alone_suffices_and_one_sees_where_it_is(book):
+    shown, keyboard, reached = book.panels["keys"], book.page.keyboard, {}
+    book.panels["plain"].find("clear").focus()  # the last control before this panel
+    while "kit-clear" not in reached:
+        keyboard.press("Tab")
+        name, width = book.page.evaluate(FOCUSED)
+        if name not in reached:  # a slider's number takes the focus too
+            reached[name] = width
+            keyboard.press("ArrowRight" if "knob" in name else "Shift")
+    assert list(reached) == ["kit-knob-pause", "kit-run", "kit-run-all", "kit-clear"]
+    assert min(reached.values()) >= 2, "pixels around what has the focus"
+    for count, pressed in enumerate(("Enter", "Space"), start=1):
+        shown.find("run").focus()
+        keyboard.press(pressed)
+        shown.wait_for_rows(count)
+    assert shown.history[0][1] == "2"
+
+
+@pytest.mark.parametrize("command", ["run-cell", "clear-cell-output"])
+def test_running_its_cell_again_or_clearing_its_output_ends_a_run(book, command):
+    book.run("old = ended")
+    book.panels["ended"].press("run")
+    book.panels["ended"].wait("%")
+    book.execute(f"notebook:{command}", cell=len(PANELS))
+    ask = "print([t.outcome for t in old.trials])"
+    wait_until(lambda: book.run(ask) == "['stopped']")
+
+
+@ONCE
+def test_run_and_stop_reach_all_ranks_and_leave_them_as_they_are(book):
+    who = "print(ranks.run(os.getpid), ranks.run(dist.get_rank))"
+    before, shown = book.run(who), book.panels["ranked"]
+    shown.choose("ranks", "2")
+    shown.press("run")
+    shown.wait("%")
+    shown.press("stop")
+    shown.wait_for_rows(1)
+    assert shown.history[0][1] == "2" and "stopped" in shown.history[0][-1]
+    assert book.run(who) == before and "[0, 1]" in before
+
+
+@ONCE
+def test_a_saved_notebook_shows_what_was_measured_to_who_has_not_run_it(book):
+    book.run("plain.run(pause=2)")
+    book.page.evaluate(f"() => {BOOK}.context.save()")
+    notebook = nbformat.read(book.lab.root / "panels.ipynb", 4)
+    notebook.cells = [x for x in notebook.cells if x.source.startswith("plain")]
+    assert book.panels["plain"].history[0][2] in str(notebook.cells[0].outputs)
+    nbformat.write(notebook, book.lab.root / "stored.ipynb")
+    page = book.lab.open("stored", run=False).page
+    output = page.locator(".jp-Cell-outputArea")
+    output.locator("img").wait_for(state="visible", timeout=10_000)
+    wait_until(lambda: "Loading widget" not in output.inner_text())
+    assert output.locator("table").is_visible()
+    assert "Error displaying widget" not in output.inner_text()
+    page.close()
+
+
+THEME = """theme => document.body.dataset.jpThemeName === theme
+  && document.getAnimations().every(a => a.playState !== 'running')"""
+#: The texts of panels, each with its contrast to what is behind it.
+CONTRASTS = """() => {
+  const parse = text => {
+    const [r, g, b, alpha = 1] = text.match(/[\\d.]+/g).map(Number);
+    const scale = text.startsWith('color(') ? 1 : 255;
+    return [[r / scale, g / scale, b / scale], alpha];
+  };
+  const light = colour => colour.map(x => ((x + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0.05);
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    let e = walker.currentNode.parentElement;
+    const text = walker.currentNode.data.trim(), own = e.closest('.kit-panel');
+    const hidden = !e.checkVisibility({visibilityProperty: true});
+    if (!text || !own || hidden || e.closest('style, :disabled')) continue;
+    const [colour, alpha] = parse(getComputedStyle(e).color);
+    const behind = () => parse(getComputedStyle(e).backgroundColor);
+    while (e.parentElement && behind()[1] < 1) e = e.parentElement;
+    const [below] = behind();
+    const above = colour.map((x, i) => alpha * x + (1 - alpha) * below[i]);
+    const [dark, bright] = [light(above), light(below)].sort((a, b) => a - b);
+    found.push([text, bright / dark]);
+  }
+  return found;
+}"""
+#: What sticks out on the right, and buttons that cut their text.
+OVERFLOW = """() => {
+  const all = [...document.querySelectorAll('.kit-panel, .kit-panel *')];
+  return all.filter(e => {
+    const room = e.parentElement.closest('.kit-panel, .jp-Notebook');
+    const [box, edge] = [e, room].map(x => x.getBoundingClientRect());
+    const cut = e.matches('.kit-panel, button') && e.scrollWidth > e.clientWidth + 1;
+    return box.width && (cut || box.right > edge.right + 1);
+  }).map(e => e.className);
+}"""
+
+
+@ONCE
+def test_all_can_be_read_in_both_themes_and_nothing_sticks_out(book):
+    shown, failed, running = (book.panels[x] for x in ("keys", "plain", "loads"))
+    book.run("keys.run()")
+    failed.choose("pause", "3")
+    failed.press("run")
+    failed.wait("ZeroDivisionError")
+    running.press("run")
+    running.wait("%")
+    for theme in ("JupyterLab Dark", "JupyterLab Light"):
+        book.execute("apputils:change-theme", theme=theme)
+        book.page.wait_for_function(THEME, arg=theme)
+        found = book.page.evaluate(CONTRASTS)
+        assert len(found) > 50 and not [row for row in found if row[1] < 4.5], theme
+    for width in (1600, 900):
+        book.page.set_viewport_size({"width": width, "height": 1400})
+        wait_until(lambda: not book.page.evaluate(OVERFLOW), 5)
+        controls = [shown.find(name).bounding_box() for name in ("knob-pause", "stop")]
+        picture = shown.find("picture").locator("img").bounding_box()
+        assert max(box["x"] + box["width"] for box in controls) <= picture["x"]
+        assert controls[0]["y"] < picture["y"] + picture["height"]
+
+
+@ONCE
+@pytest.mark.nightly
+@pytest.mark.timeout(180)
+def test_tensorboard_shows_a_run_in_a_notebook_and_ends_with_the_kernel(book):
+    write = "from torch.utils.tensorboard import SummaryWriter\n"
+    write += "with SummaryWriter('runs/1') as log: log.add_scalar('loss', 1.0, 0)"
+    show = "%load_ext tensorboard\n%tensorboard --logdir runs/1"
+    book.lab.write("board", [write, show])
+    page = book.lab.open("board").page
+    body = page.locator("iframe").content_frame.locator("body")
+    wait_until(lambda: "loss" in body.inner_text(timeout=60_000), 60)
+    inside = next(f.url for f in page.frames if f.parent_frame and "127.0.0.1" in f.url)
+    port = int(inside.split(":")[2].partition("/")[0])
+    listening = [c for c in psutil.net_connections("inet") if c.status == "LISTEN"]
+    (server,) = {c.pid for c in listening if c.laddr.port == port}
+    page.evaluate(f"() => {BOOK}.sessionContext.shutdown()")
+    wait_until(lambda: not psutil.pid_exists(server), 30)
+    page.close()
+
+
+# The last one: it takes the kernel away
+
+
+def test_restarting_the_kernel_leaves_no_process(opened):
+    shown = opened.panels["loads"]
+    shown.press("run")
+    shown.wait("%")
+    started = opened.kernel.children(recursive=True)
+    assert len(started) > 3, "workers and ranks"
+    opened.page.evaluate(f"() => {BOOK}.sessionContext.restartKernel()")
+    _, left = psutil.wait_procs(started, 20)
+    assert not left
