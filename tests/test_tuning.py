@@ -184,7 +184,6 @@ def line(fixed, each):
 
 MEMORY = {
     "mostly activations": line(30 * MB, 15 * MB),
-    "mostly parameters": line(600 * MB, 9 * MB),
     "tiny samples": line(20 * MB, 0.15 * MB),
     "an embedding and tiny samples": line(183 * MB, 0.03 * MB),
     "gradients hide a small batch": lambda b: max(400 * MB, (300 + 5 * b) * MB),
@@ -194,7 +193,6 @@ MEMORY = {
 TIMES = {
     "all the same": line(0.0, 0.01),
     "a large fixed part": line(0.5, 0.01),
-    "a small fixed part": line(0.02, 0.01),
     "slower beyond the cache": lambda b: 0.02 + 0.01 * b + 0.004 * max(0, b - 20),
 }
 
@@ -247,10 +245,8 @@ def test_the_largest_is_called_tried_only_if_it_was(search):
     assert ([*one.too_large], one.batch_size, one.largest) == ([2], 1, 1)
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("[enforce fail] can't allocate memory: 8")]
-)
-def test_running_out_of_memory_is_an_answer(search, error):
+def test_running_out_of_memory_is_an_answer(search):
+    error = RuntimeError("[enforce fail] can't allocate memory: 8")
     found = search(line(50 * MB, 10 * MB), line(0.1, 0.01), error=error)
     assert math.inf in found.too_large.values()
     assert found.largest == max(found.trials) <= 25
@@ -292,10 +288,7 @@ def never_fits(*, batch_size=2):
     ("experiment", "asked", "words"),
     [
         (load, {"memory": "2 GB"}, ["memory=", "2 GB"]),
-        (load, {"memory": math.nan}, ["memory=nan", "positive"]),
-        (load, {"seconds": 0}, ["seconds=0", "positive"]),
         (load, {"knob": "size"}, ["no knob for size=", "keys"]),
-        (load, {"depth": 8}, ["depth", "no knob"]),
         (load, {"keys": True}, ["yielded 3 items", "dict"]),
         (load, {}, ["40 items", "most=40"]),
         (fails, {}, ["KeyError", "fails(batch_size=2)"]),

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -76,7 +75,6 @@ def test_arguments_arrive_and_every_rank_returns_in_order(ranks):
     share = max(1, (kit.this_machine().cores or 1) // 2)
     assert ranks.run(torch.get_num_threads) == [share, share]
     assert repr(ranks).startswith(f"<ranks 0, 1 on cpu, {share} thread")
-    assert all(f">{pid}</td>" in ranks._repr_html_() for pid in ranks.run(os.getpid))
 
 
 CELL = """
@@ -99,8 +97,6 @@ def test_a_cells_function_brings_what_it_uses_and_finds_what_the_rank_has(ranks)
     for rank, (pair, *told) in enumerate(ranks.run(names["work"], 2.5)):
         assert pair.value == 10 and isinstance(pair, names["Pair"])
         assert told == [2, rank, 2, "cpu", 7]
-    names["mine"] = 8
-    assert [told[-1] for told in ranks.run(names["work"], 1)] == [8, 8]
 
 
 def test_what_cannot_be_sent_is_refused_by_name(ranks):
@@ -116,7 +112,6 @@ def test_lines_come_while_it_runs_in_order_and_with_their_rank(ranks, capsys, tm
             print("line", number)
         while not go.exists():
             time.sleep(0.01)
-        print("to stderr", file=sys.stderr)
         print("not ended", end="")
 
     go, early = tmp_path / "go", ""
@@ -127,19 +122,17 @@ def test_lines_come_while_it_runs_in_order_and_with_their_rank(ranks, capsys, tm
             early += capsys.readouterr().out
         go.touch()
         running.result()
-    said = capsys.readouterr()
     for rank in range(2):
         lines = [line for line in early.splitlines() if line.startswith(f"[{rank}]")]
         assert lines == [f"[{rank}] line {number}" for number in range(50)]
-    assert sorted(said.out.splitlines()) == ["[0] not ended", "[1] not ended"]
-    assert sorted(said.err.splitlines()) == ["[0] to stderr", "[1] to stderr"]
+    last = capsys.readouterr().out.splitlines()
+    assert sorted(last) == ["[0] not ended", "[1] not ended"]
 
 
 @pytest.mark.parametrize(
     ("which", "worlds"),
     [
         (slice(None, 1), [(0, 1)]),
-        (slice(1, None), [(0, 1)]),
         (-2, [(0, 1)]),
         (slice(None, None, -1), [(0, 2), (1, 2)]),
     ],
@@ -179,7 +172,7 @@ def reduce(*, size=1000):
         yield 8, {"sum": numbers.sum(), "rank": dist.get_rank()}
 
 
-def test_items_are_summed_and_a_block_lasts_as_long_as_its_slowest_rank(ranks, tmp_path):
+def test_items_are_summed_and_a_block_lasts_as_long_as_its_slowest_rank(ranks):
     trial = kit.measure(reduce, on=ranks, seconds=0.3)
     assert trial.knobs == {"ranks": 2, "size": 1000}
     assert [n / 16 for n in trial.block_items] == [b.steps for b in trial.blocks]
@@ -190,9 +183,6 @@ def test_items_are_summed_and_a_block_lasts_as_long_as_its_slowest_rank(ranks, t
         assert max(block.rank_seconds) <= block.seconds <= sum(block.rank_seconds)
         assert block.seconds >= 0.1
     assert any("On ranks 0, 1: cpu" in note for note in trial.notes)
-    kit.save([trial], tmp_path / "trial.json")
-    (loaded,) = kit.load(tmp_path / "trial.json")
-    assert loaded.blocks[0].rank_seconds == trial.blocks[0].rank_seconds
 
 
 def be_late(rank):
@@ -401,17 +391,6 @@ def test_an_interrupt_tells_where_each_rank_was_and_leaves_them_usable(ranks, no
     assert ranks.run(os.getpid) == pids
 
 
-def test_all_start_anew_where_one_ends_between_calls_and_it_is_said(
-    ranks, no_traces, capsys
-):
-    pids = ranks.run(os.getpid)
-    psutil.Process(pids[1]).kill()
-    # No door tells that an engine is missed, and a call would come too early.
-    wait_until(lambda: ranks._engines.find_dead() == [1])
-    assert {*ranks.run(os.getpid)}.isdisjoint(pids)
-    assert "rank 1 ended" in capsys.readouterr().err
-
-
 # Who can reach them, and when they end
 
 
@@ -423,12 +402,11 @@ def test_only_this_machine_can_reach_them(ranks):
 
 
 FAILING = """\
-def work(seconds=0):
-    time.sleep(seconds)
+def work():
     if dist.get_rank() == 1: 1 / 0
     dist.barrier()
 
-"""
+ranks.run(work)"""
 
 
 def test_in_a_notebook_cells_are_named_and_ranks_end_with_a_kernel_that_is_killed(
@@ -451,13 +429,10 @@ def test_in_a_notebook_cells_are_named_and_ranks_end_with_a_kernel_that_is_kille
     run("ranks = kit.start_ranks(2)")
     made, _ = run("%%px\nmine = 10 * rank + world_size")
     assert run("print(ranks.run(lambda: mine))")[1] == "[2, 12]\n"
-    number, said = run(f"{FAILING}ranks.run(work)")
+    number, said = run(FAILING)
     assert "failed on rank 1: ZeroDivisionError" in said
-    assert f"Cell In[{number}], line 3, in work: if dist.get_rank" in said
-    assert f"rank 0: Cell In[{number}], line 4, in work: dist.barrier()" in said
-    threading.Timer(1.5, manager.interrupt_kernel).start()
-    number, said = run(f"{FAILING}ranks.run(work, 60)")
-    assert f"ranks 0, 1: Cell In[{number}], line 2, in work:" in said
+    assert f"Cell In[{number}], line 2, in work: if dist.get_rank" in said
+    assert f"rank 0: Cell In[{number}], line 3, in work: dist.barrier()" in said
     _, said = run("ranks.run(lambda: dist.get_rank() and os._exit(1))")
     assert "all start anew, empty" in said and f"In[{made}]" in said
     assert run("print(ranks.run(dist.get_rank))")[1].endswith("[0, 1]\n")
