@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from kit import stats
@@ -182,8 +182,7 @@ def saved(ratio: Ratio) -> stats.Estimate:
     >>> saved(Ratio(2.0, 1.6, 2.5, "faster"))
     Estimate(value=0.5, low=0.375, high=0.6)
     """
-    speeds = (ratio.value, max(ratio.low, 0.5), ratio.high)
-    return stats.Estimate(*(1 - 1 / speed for speed in speeds))
+    return stats.Estimate(*(max(1 - 1 / x, -1.0) for x in astuple(ratio)[:3]))
 
 
 def is_estimate(ratio: Ratio) -> bool:
