@@ -162,7 +162,7 @@ BANNED = {
     "torch.manual_seed(0)": "TID251",
     "warnings.simplefilter('ignore')": "TID251",
     "def bare() -> None: pass": "D103",
-    "def mood() -> None: 'Says it.'": "D401",
+    "def mood() -> None: 'Returns it.'": "D401",
     "def dot() -> None: 'Say it'": "D400",
     "def kind(x) -> None: 'Say it.'": "ANN001",
 }
@@ -240,8 +240,8 @@ def test_the_kit_offers_what_was_promised_and_nothing_else():
         exec("from kit import comparr")
 
 
-#: Their examples measure for long, or start ranks.
-LONG = ("kit", "kit.diagnosis.diagnosing", "kit.ranks.ranks", "kit.tuning")
+#: Their examples start ranks, or draw much.
+LONG = ("kit.data", "kit.ranks.ranks")
 
 
 def modules_with_examples():
@@ -251,8 +251,10 @@ def modules_with_examples():
         yield pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG))
 
 
-@pytest.mark.parametrize("name", modules_with_examples())
-def test_examples_in_docstrings_are_true(name, tidy):
+@pytest.mark.parametrize("name", list(modules_with_examples()))
+def test_examples_in_docstrings_are_true(name, smoke, monkeypatch):
+    if name == "kit.teaching":  # which gives no verdicts in a short run
+        monkeypatch.delenv("KIT_SMOKE")
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert result.attempted and not result.failed

@@ -77,6 +77,9 @@ def test_trainer_and_reader_take_turns_on_equal_terms(steps_of):
 # Chapter 13: plans leave the sum, and its simulated network and its formula agree
 
 
+CELLS = {"message", "root", "tree", "ring", "curve", "crossover", "hierarchy"}
+
+
 @pytest.fixture(scope="module")
 def chapter():
     """What the chapter's cells define, without what they run or measure."""
@@ -85,10 +88,10 @@ def chapter():
         parts = cell.source.split("\n\n\n")
         if cell.id == "imports":
             exec(parts[0].partition("torch.set_num_threads")[0], names)
-        if cell.id in ("root", "tree", "ring", "curve", "crossover"):
+        if cell.id in CELLS:
             for part in parts:
-                if part.startswith(("def ", "fields", "cards", "link, rows")):
-                    exec(part.partition("\nfor n in")[0], names)
+                if part.startswith(("def ", "fields")):
+                    exec(part, names)
     return names
 
 
@@ -116,7 +119,8 @@ def test_a_plan_leaves_the_sum_and_takes_what_is_predicted(chapter, name, n, siz
     assert leaves_the_sum(plan(n), n)
     took = chapter["simulate"](plan(n), size, chapter["own_way"])
     assert took == pytest.approx(chapter["predict_all_reduce"](plan, n, size, link))
-
+    assert leaves_the_sum(chapter["hierarchical"](2 * n, 2), 2 * n)
+    assert leaves_the_sum(chapter["hierarchical"](2 * n, n), 2 * n)
 
 
 # The LeNet race
