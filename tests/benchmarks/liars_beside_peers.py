@@ -6,14 +6,11 @@ it into a page:
     python tests/benchmarks/liars_beside_peers.py --write kit/MEASURING.md
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -24,7 +21,7 @@ for _folder in (_HERE, _HERE.parent, _HERE.parents[1]):
 import torch  # noqa: E402
 from calibration import results  # noqa: E402
 from calibration.peers import PEERS  # noqa: E402
-from liars import LIARS, Liar, find  # noqa: E402
+from liars import LIARS, find  # noqa: E402
 from real_liars import Stage  # noqa: E402
 
 import kit  # noqa: E402
@@ -38,7 +35,7 @@ _MARKS = {"right": "✓", "wrong": "✗", "says why": "✓ says why"}
 _MARKS |= {"undecided": "– undecided", "not catchable": "✗ not catchable"}
 
 
-def ask(liar: Liar, tool: str) -> dict[str, str]:
+def ask(liar, tool):
     """Put a liar to a tool; return `verdict`, `reason`, `figures` and `judged`."""
     if tool == KIT:
         return ask_kit(liar)
@@ -48,7 +45,7 @@ def ask(liar: Liar, tool: str) -> dict[str, str]:
     return ask_peer(liar, tool)
 
 
-def ask_kit(liar: Liar) -> dict[str, str]:
+def ask_kit(liar):
     """Put a liar to `kit.compare`."""
     verdict, figures = "refused", ""
     with Stage(liar.seconds) as stage:
@@ -61,7 +58,7 @@ def ask_kit(liar: Liar) -> dict[str, str]:
     return _row(verdict, reason, figures, liar.judge(verdict, reason, real=True))
 
 
-def ask_peer(liar: Liar, peer: str) -> dict[str, str]:
+def ask_peer(liar, peer):
     """Put a liar to a peer, and judge in its favour where there is room.
 
     No peer says "same": "cannot tell" is right where both are the same. An error that
@@ -79,12 +76,12 @@ def ask_peer(liar: Liar, peer: str) -> dict[str, str]:
     return _row(verdict, reason, figures, "right" if is_right else "wrong")
 
 
-def _row(verdict: str, reason: str, figures: str, judged: str) -> dict[str, str]:
+def _row(verdict, reason, figures, judged):
     told = {"verdict": verdict, "reason": reason, "figures": figures}
     return {**told, "judged": judged}
 
 
-def ask_afresh(liar: Liar, tool: str) -> dict[str, str]:
+def ask_afresh(liar, tool):
     """Ask in a fresh process, so that what one tool lets leak does not reach the next.
 
     Hanging and dying are verdicts.
@@ -102,10 +99,15 @@ def ask_afresh(liar: Liar, tool: str) -> dict[str, str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def render(answers: dict[str, dict[str, dict[str, str]]]) -> str:
+def render(answers):
     """Return answers, by liar and tool, as a Markdown table with a line per liar."""
     tools = list(next(iter(answers.values())))
-    head = ["experiment", "how it deceives", "truth", *(_NAMES.get(t, t) for t in tools)]
+    head = [
+        "experiment",
+        "how it deceives",
+        "truth",
+        *(_NAMES.get(t, t) for t in tools),
+    ]
     lines = [head, ["---"] * len(head)]
     for name, told in answers.items():
         cells = [name, find(name).deception, find(name).truth]
@@ -120,7 +122,7 @@ def render(answers: dict[str, dict[str, dict[str, str]]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
-def _cell(row: dict[str, str]) -> str:
+def _cell(row):
     said = " ".join(row[key] for key in ("verdict", "figures") if row[key])
     mark = _MARKS.get(row["judged"], row["judged"])
     said = f"{mark}: {said}" if said else mark
@@ -128,7 +130,7 @@ def _cell(row: dict[str, str]) -> str:
     return f"{said} ({row['reason']})" if row["judged"] == "not asked" else said
 
 
-def main() -> None:
+def main():
     """Ask one tool about one liar, or all about all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ask", nargs="*", metavar="LIAR TOOL", help="one question only")

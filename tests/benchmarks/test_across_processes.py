@@ -14,11 +14,11 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for a run as a script
-from calibration import works  # noqa: E402
-from calibration.report import wilson_interval  # noqa: E402
-from calibration.works import repeat  # noqa: E402
+from calibration import works
+from calibration.report import wilson_interval
+from calibration.works import repeat
 
-import kit  # noqa: E402
+import kit
 
 UNITS, SECONDS, SHARE = (20, 21), 4.0, 0.93
 TRUTH = UNITS[0] / UNITS[1]

@@ -253,10 +253,10 @@ class Case(NamedTuple):
     optimize: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
     find_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = F.cross_entropy
 
-    def make_experiment(self) -> Callable[..., Iterator[int]]:
+    def make_experiment(self):
         """Return a generator function that has `batch_size` as its knob."""
 
-        def train(*, batch_size: int = 8) -> Iterator[int]:
+        def train(*, batch_size=8):
             """Train a model on one batch of random data, for ever."""
             device = "cuda" if torch.cuda.is_available() else "cpu"
             model = self.make_model().to(device)
@@ -277,8 +277,8 @@ _MOMENTUM = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 _ADAM = partial(torch.optim.Adam, lr=1e-3)
 
 
-def _vision(name: str, side: int, megabytes: int, optimize: Callable, **more: int):
-    def make_batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _vision(name, side, megabytes, optimize, **more):
+    def make_batch(size):
         return torch.rand(size, 3, side, side), torch.randint(_CLASSES, (size,))
 
     make = partial(vision.get_model, name, weights=None, num_classes=_CLASSES, **more)
@@ -288,7 +288,7 @@ def _vision(name: str, side: int, megabytes: int, optimize: Callable, **more: in
 class Decoder(nn.Module):
     """A small GPT: each word sees those before it; the next one is predicted."""
 
-    def __init__(self, width: int = 256, depth: int = 4) -> None:
+    def __init__(self, width=256, depth=4):
         super().__init__()
         self.words = nn.Embedding(_WORDS, width)
         self.places = nn.Parameter(torch.zeros(_LENGTH, width))
@@ -300,13 +300,13 @@ class Decoder(nn.Module):
         mask = nn.Transformer.generate_square_subsequent_mask(_LENGTH)
         self.register_buffer("mask", mask)
 
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
+    def forward(self, text):
         states = self.words(text) + self.places
         states = self.blocks(states, mask=self.mask, is_causal=True)
         return self.head(states).transpose(1, 2)
 
 
-def _make_text(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _make_text(size):
     words = torch.randint(_WORDS, (size, _LENGTH + 1))
     return words[:, :-1], words[:, 1:]
 
@@ -314,24 +314,24 @@ def _make_text(size: int) -> tuple[torch.Tensor, torch.Tensor]:
 class Recommender(nn.Module):
     """Large tables of embeddings below a small net: nearly all of it is looked up."""
 
-    def __init__(self, tables: int = 8, width: int = 64) -> None:
+    def __init__(self, tables=8, width=64):
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(_ROWS, width) for _ in range(tables))
         self.net = nn.Sequential(
             nn.Linear(tables * width, 256), nn.ReLU(), nn.Linear(256, 1)
         )
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         columns = zip(self.tables, rows.unbind(1), strict=True)
         return self.net(torch.cat([t(c) for t, c in columns], 1)).squeeze(1)
 
 
-def _make_clicks(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _make_clicks(size):
     return torch.randint(_ROWS, (size, 8)), torch.rand(size).round()
 
 
 @functools.cache
-def make_cases() -> dict[str, Case]:
+def make_cases():
     """Return the seven by name, those that see images first."""
     click = F.binary_cross_entropy_with_logits
     adamw = partial(torch.optim.AdamW, lr=1e-3)

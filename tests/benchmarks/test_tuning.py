@@ -123,22 +123,22 @@ class Pipeline(NamedTuple):
 class Samples(Dataset):
     """Samples that a function makes of their index; so many of them."""
 
-    def __init__(self, make: Callable[..., Any], *given: Any, length: int = 4096):
+    def __init__(self, make, *given, length=4096):
         self.make, self.given, self.length = make, given, length
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.length
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         return self.make(index, *self.given)
 
 
-def copy_numbers(index: int, values: torch.Tensor) -> torch.Tensor:
+def copy_numbers(index, values):
     """Copy numbers out of one tensor in memory."""
     return values[index % len(values)]
 
 
-def compute(index: int, additions: int, spread: int) -> torch.Tensor:
+def compute(index, additions, spread):
     """Compute in plain Python: so many additions on average.
 
     Of `spread` samples one takes nearly all of the time, the others none.
@@ -150,17 +150,17 @@ def compute(index: int, additions: int, spread: int) -> torch.Tensor:
     return torch.full((16,), float(total))
 
 
-def make_record(index: int) -> dict[str, torch.Tensor]:
+def make_record(index):
     """Make a dict of many small tensors."""
     return {f"column {i}": torch.full((4,), float(index)) for i in range(24)}
 
 
-def make_sentence(index: int) -> list[int]:
+def make_sentence(index):
     """Make a list of numbers, each of another length."""
     return list(range(200 + index % 100))
 
 
-def pad(sentences: list[list[int]]) -> torch.Tensor:
+def pad(sentences):
     """Make one tensor of lists of unequal lengths, number by number."""
     longest = max(map(len, sentences))
     padded = [
@@ -170,7 +170,7 @@ def pad(sentences: list[list[int]]) -> torch.Tensor:
     return torch.tensor(padded)
 
 
-def decode(side: int) -> PhotoDataset:
+def decode(side):
     """Read photos, cut and scaled at random to `side` × `side` pixels."""
     steps = [v2.RandomResizedCrop(side), v2.PILToTensor()]
     scale = v2.ToDtype(torch.float32, scale=True)
@@ -178,15 +178,15 @@ def decode(side: int) -> PhotoDataset:
 
 
 def make_loader(
-    make_dataset: Callable[[], Any],
-    batch_size: int,
+    make_dataset,
+    batch_size,
     *,
-    num_workers: int,
-    prefetch_factor: int | None = None,
-    persistent_workers: bool = False,
-    epochs: bool = False,
-    collate_fn: Callable[..., Any] | None = None,
-) -> DataLoader:
+    num_workers,
+    prefetch_factor=None,
+    persistent_workers=False,
+    epochs=False,
+    collate_fn=None,
+):
     """Make a loader over random samples, for ever unless it has `epochs`."""
     dataset = make_dataset()
     many = None if epochs else _FOR_EVER
@@ -201,18 +201,18 @@ def make_loader(
     )
 
 
-def multiply(units: int) -> Callable[[Any], None]:
+def multiply(units):
     """Make a step that multiplies matrices on one core, `units` times."""
     a, b, out = torch.rand(160, 160), torch.rand(160, 160), torch.empty(160, 160)
 
-    def step(batch: Any) -> None:
+    def step(batch):
         for _ in range(units):
             torch.mm(a, b, out=out)
 
     return step
 
 
-def train(channels: int) -> Callable[[Any], None]:
+def train(channels):
     """Make a step that trains a small network on as many threads as there are."""
     layers = [torch.nn.Conv2d(3, channels, 3, stride=2), torch.nn.ReLU()]
     layers += [torch.nn.Conv2d(channels, channels, 3, stride=2)]
@@ -220,7 +220,7 @@ def train(channels: int) -> Callable[[Any], None]:
     model = torch.nn.Sequential(*layers, torch.nn.Linear(channels, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-    def step(batch: Any) -> None:
+    def step(batch):
         images, labels = batch
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -230,17 +230,17 @@ def train(channels: int) -> Callable[[Any], None]:
     return step
 
 
-def wait(seconds: float) -> Callable[[Any], None]:
+def wait(seconds):
     """Make a step that waits, as a process does for its GPU."""
     return lambda batch: time.sleep(seconds)
 
 
-def distant(make_dataset: Callable[[], Any], seconds: float) -> Callable[[], Any]:
+def distant(make_dataset, seconds):
     """Return what makes a data set that is so far away."""
     return lambda: Distant(make_dataset(), seconds)
 
 
-def make_pipelines() -> list[Pipeline]:
+def make_pipelines():
     """Make all twelve; each of their data sets is made anew for each loader."""
     small, images = (
         partial(Samples, copy_numbers, torch.rand(64, *shape))

@@ -1,7 +1,5 @@
 """The command line: `run` measures, `report` judges."""
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 from . import results, running
 
 
-def main() -> None:
+def main():
     """Read the arguments and do what they ask for."""
     parser = argparse.ArgumentParser(prog="calibration", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)

@@ -5,14 +5,10 @@ what one's own children use counts as one's own cost. It ends with the `with` bl
 also when the process that started it dies, for then the pipe that it reads is closed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 
 # Forks and leaves, so that the system adopts the neighbour. Its second thread waits for
 # the end of the pipe; its standard output says "ready", and by closing, that it ended.
@@ -34,7 +30,7 @@ while True:
 
 
 @contextlib.contextmanager
-def neighbour(longest_pause: float) -> Iterator[None]:
+def neighbour(longest_pause):
     """Start a process that is busy, then rests for up to so long, and so on."""
     with subprocess.Popen(
         [sys.executable, "-S", "-c", _NEIGHBOUR, str(longest_pause)],
@@ -52,7 +48,7 @@ def neighbour(longest_pause: float) -> Iterator[None]:
             starter.stdout.read()  # ends when the neighbour has
 
 
-CONDITIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+CONDITIONS = {
     "quiet": contextlib.nullcontext,
     "busy": functools.partial(neighbour, 0.0),
     "bursty": functools.partial(neighbour, 0.3),

@@ -1,7 +1,5 @@
 """Starts the neighbour and, beside it, a fresh process for each cell."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib
@@ -11,29 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import kit
 
 from .neighbours import CONDITIONS
-from .schedule import Job, all_jobs, batches, fit
+from .schedule import all_jobs, batches, fit
 
 _FOLDER, _ROOT = Path(__file__).parent, Path(kit.__file__).parents[1]
 #: A process that takes so many times as long as expected hangs.
 _HANGS = 5.0
 
 
-def run(
-    out: Path,
-    minutes: float,
-    *,
-    resume: bool = False,
-    keep: Callable[[Job], bool] = lambda job: True,
-    say: Callable[[str], None] = print,
-) -> None:
+def run(out, minutes, *, resume=False, keep=lambda job: True, say=print):
     """Make as much of the schedule as these minutes hold; append a line for each.
 
     `resume` leaves out what `out` holds already, except for errors; its minutes are
@@ -68,9 +57,7 @@ def run(
             _measure(batch, out, until, say)
 
 
-def _measure(
-    batch: list[Job], out: Path, until: float, say: Callable[[str], None]
-) -> None:
+def _measure(batch, out, until, say):
     """Let a fresh process do these jobs, and end it with all its children."""
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -99,13 +86,13 @@ def _measure(
         say(f"  it ended with {process.returncode}; see {log.name}")
 
 
-def read(out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def read(out):
     """Return the sessions and the rows of a file; the last row of a name counts.
 
     A line that was cut off, by a power failure say, is left out.
     """
-    sessions: list[dict[str, Any]] = []
-    rows: dict[str, dict[str, Any]] = {}
+    sessions = []
+    rows = {}
     for line in out.read_text().splitlines() if out.exists() else []:
         try:
             entry = json.loads(line)
@@ -118,9 +105,9 @@ def read(out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return sessions, list(rows.values())
 
 
-def find_provenance() -> dict[str, Any]:
+def find_provenance():
     """Return what results depend on: machine, versions, the very sources."""
-    versions = {name: None for name in ("torch", "pyperf", "numpy", "scipy")}
+    versions = dict.fromkeys(("torch", "pyperf", "numpy", "scipy"))
     for name in versions:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
@@ -134,7 +121,7 @@ def find_provenance() -> dict[str, Any]:
     }
 
 
-def hash_sources(folder: Path) -> str:
+def hash_sources(folder):
     """Return a digest of all Python files below a folder, names and contents."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
@@ -143,7 +130,7 @@ def hash_sources(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _git(*arguments: str) -> str | None:
+def _git(*arguments):
     command = ["git", "-C", str(_ROOT), *arguments]
     try:
         return subprocess.check_output(command, text=True).strip()

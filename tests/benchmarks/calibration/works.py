@@ -5,8 +5,6 @@ step costs besides is below 0.2 % of it from 20 units on. Set-up allocates, and 
 step yields 1. None of this sets a thread count: whoever measures does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import multiprocessing

@@ -20,7 +20,7 @@ from .threads import THREADS
 __all__ = ["Planted", "make_planted"]
 
 
-def make_planted() -> list[Planted]:
+def make_planted():
     """Return all planted loops by cause, the healthy ones last."""
     slow = [*INPUT, *PYTHON, *OVERHEAD, *OPTIMIZER, *THREADS]
     return [*slow, *MEMORY, *COMPUTE, *HEALTHY]

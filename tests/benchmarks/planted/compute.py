@@ -1,7 +1,5 @@
 """Loops with nothing to repair: bound by arithmetic, or ordinary and well tuned."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
 

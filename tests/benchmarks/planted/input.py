@@ -1,7 +1,5 @@
 """Loops that wait for their data, and the same data made quick to read."""
 
-from __future__ import annotations
-
 import functools
 import time
 import zlib
@@ -12,23 +10,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, RMSprop
-from torch.utils.data import BatchSampler, DataLoader, Dataset
-from torch.utils.data import RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    TensorDataset,
+)
 from torchvision.transforms import v2
 
 from kit.data import Distant, PhotoDataset, photos
 
-from .parts import (
-    Joined,
-    cnn,
-    epochs,
-    fit,
-    mlp,
-    numbers,
-    plant,
-    shown,
-    whole,
-)
+from .parts import Joined, cnn, epochs, fit, mlp, numbers, plant, shown, whole
 
 as_floats = v2.ToDtype(torch.float32, scale=True)
 smoothed = partial(F.cross_entropy, label_smoothing=0.1)

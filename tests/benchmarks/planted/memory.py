@@ -1,7 +1,5 @@
 """Loops that wait for memory: few operations on each number that is moved."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

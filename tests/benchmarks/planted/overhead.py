@@ -1,7 +1,5 @@
 """Loops of very many very small operations."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Loops that spend their time in Python beside the training."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

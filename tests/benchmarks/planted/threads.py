@@ -1,7 +1,5 @@
 """Loops with fewer or more threads than there are cores."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
