@@ -50,7 +50,6 @@ WORKS = {
 
 
 def compare_once(name):
-    """Make one comparison, and print it as JSON: what the fresh process does."""
     torch.set_num_threads(1)
     ratio = kit.compare(WORKS[name], units=list(UNITS), seconds=SECONDS).ratio
     print(json.dumps([ratio.value, ratio.low, ratio.high]))

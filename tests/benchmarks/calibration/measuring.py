@@ -28,7 +28,6 @@ _TURNS = 6
 
 
 def do(job):
-    """Make one comparison; return what it found."""
     torch.set_num_threads(job.threads)
     if job.kind == "agreement":
         return _agree(job)
@@ -96,7 +95,6 @@ def record(job):
 
 
 def main():
-    """Read one line of JSON: where to write, until when, and which jobs to do."""
     order = json.loads(sys.stdin.readline())
     parent = os.getppid()
     for fields in order["jobs"]:

@@ -20,7 +20,8 @@ if os.fork():
 os.setsid()
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 print("ready", flush=True)
-longest = float(sys.argv[1])
+longest, before = map(float, sys.argv[1:])
+time.sleep(before)
 while True:
     end = time.monotonic() + (random.uniform(0, longest) if longest else 1.0)
     while time.monotonic() < end:
@@ -30,10 +31,13 @@ while True:
 
 
 @contextlib.contextmanager
-def neighbour(longest_pause):
-    """Start a process that is busy, then rests for up to so long, and so on."""
+def neighbour(longest_pause, before=0.0):
+    """Start a process that is busy, then rests for up to so long, and so on.
+
+    It first waits for as many seconds as it shall be idle before.
+    """
     with subprocess.Popen(
-        [sys.executable, "-S", "-c", _NEIGHBOUR, str(longest_pause)],
+        [sys.executable, "-S", "-c", _NEIGHBOUR, str(longest_pause), str(before)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as starter:

@@ -22,17 +22,14 @@ def wilson_interval(successes, count):
 
 
 def is_call(row):
-    """Return whether a difference was called."""
     return row.get("verdict") in ("faster", "slower")
 
 
 def is_right(row):
-    """Return whether the true difference was called."""
     return row.get("verdict") == ("faster" if row["truth"] > 1 else "slower")
 
 
 def is_wrong(row):
-    """Return whether the verdict contradicts the truth."""
     near = 1 / stats.SAME <= row["truth"] <= stats.SAME
     if row.get("verdict") == "same":
         return not near
@@ -40,18 +37,15 @@ def is_wrong(row):
 
 
 def is_open(row):
-    """Return whether it could not tell."""
     return row.get("verdict") == "cannot tell"
 
 
 def is_covered(row):
-    """Return whether the interval holds the truth."""
     low, high = row.get("low"), row.get("high")
     return low is not None and high is not None and low <= row["truth"] <= high
 
 
 def is_within(limit):
-    """Return a test of whether a value is so near to 1."""
     return lambda row: abs((row.get("value") or 1e9) - 1) <= limit
 
 
@@ -65,7 +59,6 @@ class Bar(NamedTuple):
     at_most: bool = False
 
     def chooses(self, row):
-        """Return whether a row belongs here; a tuple means: one of these."""
         wanted = {"method": KIT, "threads": 1, "uses_delay": True, **self.selects}
         return all(
             row.get(key) in (value if isinstance(value, tuple) else (value,))
@@ -104,7 +97,6 @@ class Bar(NamedTuple):
 
 
 def _medians(rows):
-    """Return one row per work: the ratio of the median rates of both tools."""
     joined = []
     for work in sorted({row["work"] for row in rows}):
         some = [row for row in rows if row["work"] == work]

@@ -45,7 +45,6 @@ def gather(raw):
 
 
 def rows_of(result):
-    """Return a result's rows as dicts."""
     return [dict(zip(result["columns"], row, strict=True)) for row in result["rows"]]
 
 
@@ -83,7 +82,6 @@ def store(result, folder=FOLDER):
 
 
 def find_newest(folder=FOLDER):
-    """Return the newest stored result, or None."""
     found = folder.glob("*__*.json")
     return max(found, key=lambda path: path.stem.split("__")[-1], default=None)
 
@@ -116,7 +114,6 @@ def _provenance(result):
 
 
 def render_bars(summary):
-    """Return the table of promises as Markdown."""
     lines = [
         "| promise | bar | cases | found | 95 % interval | holds |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -22,7 +22,7 @@ _FOLDER, _ROOT = Path(__file__).parent, Path(kit.__file__).parents[1]
 _HANGS = 5.0
 
 
-def run(out, minutes, *, resume=False, keep=lambda job: True, say=print):
+def run(out, minutes, *, resume=False, keep=lambda job: True):
     """Make as much of the schedule as these minutes hold; append a line for each.
 
     `resume` leaves out what `out` holds already, except for errors; its minutes are
@@ -45,20 +45,19 @@ def run(out, minutes, *, resume=False, keep=lambda job: True, say=print):
     session = {"session": {**find_provenance(), "at": begun, "share": share}}
     with open(out, "a") as file:
         file.write(json.dumps(session) + "\n")
-    say(f"{len(jobs)} comparisons, {100 * share:.0f} % of what was chosen, to {out}")
+    print(f"{len(jobs)} comparisons, {100 * share:.0f} % of what was chosen, to {out}")
     for batch in batches(jobs, share):
         if time.time() > until:
-            say("the time is over; --resume goes on")
+            print("the time is over; --resume goes on")
             break
         first, left = batch[0], (until - time.time()) / 60
         cell = f"{first.condition}, {first.work}, {first.threads} thread(s)"
-        say(f"{left:5.1f} min left: {len(batch)} of {cell}")
+        print(f"{left:5.1f} min left: {len(batch)} of {cell}")
         with CONDITIONS[first.condition]():
-            _measure(batch, out, until, say)
+            _measure(batch, out, until)
 
 
-def _measure(batch, out, until, say):
-    """Let a fresh process do these jobs, and end it with all its children."""
+def _measure(batch, out, until):
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     environment.pop("KIT_SMOKE", None)
@@ -66,24 +65,20 @@ def _measure(batch, out, until, say):
     order = json.dumps({"out": str(out.resolve()), "until": until, "jobs": jobs})
     limit = 60 + _HANGS * sum(job.expected_seconds for job in batch)
     with open(out.with_suffix(".log"), "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"{_FOLDER.name}.measuring"],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", f"{_FOLDER.name}.measuring"]
+        ends = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
+        own = {"env": environment, "start_new_session": True}
+        process = subprocess.Popen(command, **ends, **own)
         try:
             process.communicate(order.encode() + b"\n", timeout=limit)
         except subprocess.TimeoutExpired:
-            say(f"  it hung for {limit:.0f} s and was ended")
+            print(f"  it hung for {limit:.0f} s and was ended")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode:
-        say(f"  it ended with {process.returncode}; see {log.name}")
+        print(f"  it ended with {process.returncode}; see {log.name}")
 
 
 def read(out):
@@ -91,8 +86,7 @@ def read(out):
 
     A line that was cut off, by a power failure say, is left out.
     """
-    sessions = []
-    rows = {}
+    sessions, rows = [], {}
     for line in out.read_text().splitlines() if out.exists() else []:
         try:
             entry = json.loads(line)
@@ -122,7 +116,6 @@ def find_provenance():
 
 
 def hash_sources(folder):
-    """Return a digest of all Python files below a folder, names and contents."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())

@@ -77,7 +77,6 @@ class Job:
 
     @property
     def truth(self):
-        """The true ratio of speeds, variant over baseline."""
         return self.units[0] / self.units[1]
 
     @property
@@ -90,7 +89,6 @@ class Job:
         return _OVER[self.method] * self.seconds
 
     def to_row(self):
-        """Return what is known before it is made, as a row has it."""
         row = asdict(self) | {"truth": self.truth}
         return {name: value for name, value in row.items() if name != "rank"}
 
@@ -131,7 +129,6 @@ def fit(jobs, minutes):
 
 
 def expected_minutes(jobs, share=1.0):
-    """Return about how long these jobs take in all."""
     processes = sum(1 for _ in batches(jobs, share))
     seconds = sum(job.expected_seconds for job in jobs)
     return (seconds + _SECONDS_PER_PROCESS * processes) / 60

@@ -25,9 +25,6 @@ def now_and_then(steps, every, act):
         yield items
 
 
-# What it counts
-
-
 def top_five_in_python(outputs, labels):
     """Count the samples whose class is among the five likeliest, sample by sample."""
     hits = 0
@@ -116,9 +113,6 @@ def spelling_scored(*, every=1):
     yield from now_and_then(steps, every, score)
 
 
-# What it writes down
-
-
 def weights_logged(*, every=1):
     """Write all weights to a log file on disk in each step."""
     model = mlp(64, 48, 32, 8, activation=nn.Tanh)
@@ -200,8 +194,6 @@ def weights_hashed(*, every=1):
 
     yield from now_and_then(steps, every, add)
 
-
-# What it lets happen: poles balanced on carts
 
 BEGIN = [0.0, 0.0, 0.01, 0.0]
 
