@@ -107,16 +107,3 @@ def progresses(monkeypatch):
 
     monkeypatch.setattr(measurement, "Progress", Recorded)
     return made
-
-
-@pytest.fixture
-def pretend(tmp_path):
-    """Write files below a root of their own and return it."""
-
-    def write(files):
-        for path, text in files.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text)
-        return tmp_path
-
-    return write
