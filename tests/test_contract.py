@@ -140,14 +140,6 @@ def test_contributors_find_every_room_in_the_table():
     assert set(named) == {room_of(path) for path in FILES} - {"__init__"}
 
 
-def test_only_one_room_says_what_colours_there_are():
-    colour = re.compile(r"#(?:[0-9a-f]{3}){1,2}(?:[0-9a-f]{2})?\b", re.I)
-    for path in (path for path in FILES if room_of(path) != "figures"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            text = node.value if isinstance(node, ast.Constant) else None
-            assert not (isinstance(text, str) and colour.search(text)), path
-
-
 #: One line each that the house does not want in the kit, and ruff's rule.
 BANNED = {
     "print('done')": "T201",
@@ -240,8 +232,8 @@ def test_the_kit_offers_what_was_promised_and_nothing_else():
         exec("from kit import comparr")
 
 
-#: Their examples start ranks, or draw much.
-LONG = ("kit.data", "kit.ranks.ranks")
+#: Their examples start ranks, draw much, or load for long.
+LONG = ("kit.data", "kit.ranks.ranks", "kit.tuning")
 
 
 def modules_with_examples():
@@ -379,12 +371,15 @@ def folder(tmp_path, monkeypatch, smoke):
     return tmp_path
 
 
-def test_what_the_front_page_lets_a_reader_type_works(folder, capsys):
-    _, diagnosing = BLOCKS  # there are no others, which nobody would try
+def test_the_first_script_of_the_front_page_works(folder, capsys):
     runpy.run_path("first.py", run_name="__main__")
     said = capsys.readouterr().out
     for words in ("train · batch_size=64", "items per second", "batch_size=256"):
         assert words in said
+
+
+def test_the_diagnosis_of_the_front_page_works(folder):
+    _, diagnosing = BLOCKS  # there are no others, which nobody would try
     found = runpy.run_path("first.py")
     found["repaired"] = found["train"]
     exec(compile(diagnosing, "README.md", "exec"), found)

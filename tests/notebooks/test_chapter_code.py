@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 import threading
 from pathlib import Path
@@ -107,7 +108,7 @@ def leaves_the_sum(steps, n):
             for place in range(m.part * size, (m.part + 1) * size):
                 old = have[m.receiver][place] if m.adds else 0
                 have[m.receiver][place] = old + before[m.sender][place]
-    return {*sum(have, [])} == {sum((n + 1) ** rank for rank in range(n))}
+    return {*itertools.chain(*have)} == {sum((n + 1) ** rank for rank in range(n))}
 
 
 NAMES = ["through_root", "tree", "ring"]
