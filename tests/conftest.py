@@ -36,7 +36,7 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 #: What PyTorch and others import when it is first used: no test shall pay for all.
-LATE = ("torch._dynamo", "scipy.stats")
+LATE = ("torch._dynamo", "scipy.stats", "matplotlib.figure")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs so: interrupts could not be tested.
@@ -107,16 +107,3 @@ def progresses(monkeypatch):
 
     monkeypatch.setattr(measurement, "Progress", Recorded)
     return made
-
-
-@pytest.fixture
-def pretend(tmp_path):
-    """Write files below a root of their own and return it."""
-
-    def write(files):
-        for path, text in files.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text)
-        return tmp_path
-
-    return write

@@ -18,6 +18,8 @@ from kit.trial import JOURNAL
 
 # Tests run on one thread: several wait for each other where the machine is busy.
 THREADS, OTHER_THREADS = 1, 2
+_CUDNN, _MKLDNN = torch.backends.cudnn, torch.backends.mkldnn
+FLAGS = [(_CUDNN, "benchmark"), (_CUDNN, "deterministic"), (_MKLDNN, "deterministic")]
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
@@ -140,10 +142,6 @@ def children():
     return found
 
 
-#: What the kit reads, before `tidy` puts `find_resident_bytes` there.
-FIND_PROPORTIONAL_BYTES = system.proportional_bytes
-
-
 def find_resident_bytes():
     """Return this process's memory; with its share of each page it takes 30 ms."""
     return psutil.Process().memory_info().rss
@@ -157,11 +155,14 @@ def wait_until(condition, seconds=10.0):
         time.sleep(0.01)
 
 
-def reader_state():
-    """All that an experiment may change and the reader must find again."""
-    backends = torch.backends
+def read_depth():
     depth = torch.autocast_increment_nesting()
     torch.autocast_decrement_nesting()
+    return depth
+
+
+def reader_state():
+    """All that an experiment may change and the reader must find again."""
     return {
         "threads": torch.get_num_threads(),
         "grad": torch.is_grad_enabled(),
@@ -169,13 +170,10 @@ def reader_state():
         "autocast": torch.is_autocast_enabled("cpu"),
         "autocast dtype": torch.get_autocast_dtype("cpu"),
         "autocast cache": torch.is_autocast_cache_enabled(),
-        "autocast depth": depth,
+        "autocast depth": read_depth(),
         "default dtype": torch.get_default_dtype(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "cudnn.benchmark": backends.cudnn.benchmark,
-        "cudnn.deterministic": backends.cudnn.deterministic,
-        "mkldnn.deterministic": backends.mkldnn.deterministic,
+        "deterministic": torch.get_deterministic_debug_mode(),
+        **{f"{backend}.{name}": getattr(backend, name) for backend, name in FLAGS},
         "python": random.getstate(),
         "numpy": str(numpy.random.get_state()),
         "torch": bytes(torch.get_rng_state().tolist()),
@@ -189,9 +187,8 @@ def change_everything():
     torch.autocast("cpu", dtype=torch.float16, cache_enabled=False).__enter__()
     torch.set_default_dtype(torch.float64)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
-    torch.backends.cudnn.deterministic = True
-    torch.backends.mkldnn.deterministic = True
+    for backend, name in FLAGS:
+        setattr(backend, name, True)
     random.random(), numpy.random.rand(), torch.rand(1)
 
 
@@ -210,9 +207,8 @@ def reset_state():
     torch.set_default_dtype(torch.float32)
     if torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(False)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = False
-    torch.backends.mkldnn.deterministic = False
+    for backend, name in FLAGS:
+        setattr(backend, name, False)
 
 
 def refused(call, *words):

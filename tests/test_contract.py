@@ -140,14 +140,6 @@ def test_contributors_find_every_room_in_the_table():
     assert set(named) == {room_of(path) for path in FILES} - {"__init__"}
 
 
-def test_only_one_room_says_what_colours_there_are():
-    colour = re.compile(r"#(?:[0-9a-f]{3}){1,2}(?:[0-9a-f]{2})?\b", re.I)
-    for path in (path for path in FILES if room_of(path) != "figures"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            text = node.value if isinstance(node, ast.Constant) else None
-            assert not (isinstance(text, str) and colour.search(text)), path
-
-
 #: One line each that the house does not want in the kit, and ruff's rule.
 BANNED = {
     "print('done')": "T201",
@@ -162,7 +154,7 @@ BANNED = {
     "torch.manual_seed(0)": "TID251",
     "warnings.simplefilter('ignore')": "TID251",
     "def bare() -> None: pass": "D103",
-    "def mood() -> None: 'Says it.'": "D401",
+    "def mood() -> None: 'Returns it.'": "D401",
     "def dot() -> None: 'Say it'": "D400",
     "def kind(x) -> None: 'Say it.'": "ANN001",
 }
@@ -240,8 +232,8 @@ def test_the_kit_offers_what_was_promised_and_nothing_else():
         exec("from kit import comparr")
 
 
-#: Their examples measure for long, or start ranks.
-LONG = ("kit", "kit.diagnosis.diagnosing", "kit.ranks.ranks", "kit.tuning")
+#: Their examples start ranks, draw much, or load for long.
+LONG = ("kit.data", "kit.ranks.ranks", "kit.tuning")
 
 
 def modules_with_examples():
@@ -251,8 +243,10 @@ def modules_with_examples():
         yield pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG))
 
 
-@pytest.mark.parametrize("name", modules_with_examples())
-def test_examples_in_docstrings_are_true(name, tidy):
+@pytest.mark.parametrize("name", list(modules_with_examples()))
+def test_examples_in_docstrings_are_true(name, smoke, monkeypatch):
+    if name == "kit.teaching":  # which gives no verdicts in a short run
+        monkeypatch.delenv("KIT_SMOKE")
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert result.attempted and not result.failed
@@ -377,12 +371,15 @@ def folder(tmp_path, monkeypatch, smoke):
     return tmp_path
 
 
-def test_what_the_front_page_lets_a_reader_type_works(folder, capsys):
-    _, diagnosing = BLOCKS  # there are no others, which nobody would try
+def test_the_first_script_of_the_front_page_works(folder, capsys):
     runpy.run_path("first.py", run_name="__main__")
     said = capsys.readouterr().out
     for words in ("train · batch_size=64", "items per second", "batch_size=256"):
         assert words in said
+
+
+def test_the_diagnosis_of_the_front_page_works(folder):
+    _, diagnosing = BLOCKS  # there are no others, which nobody would try
     found = runpy.run_path("first.py")
     found["repaired"] = found["train"]
     exec(compile(diagnosing, "README.md", "exec"), found)

@@ -7,13 +7,13 @@ import sys
 import nbformat
 import pytest
 from liars import LIARS
-from project import ROOT, own_files
 from pages import find_anchors, find_broken_links
+from project import ROOT, own_files
 
 from kit import budget, life, ratio, stats
 
 sys.path.append(str(ROOT / "tests" / "benchmarks"))
-from calibration import results  # noqa: E402
+from calibration import results
 
 PAGES = [path for path in own_files() if path.suffix in (".ipynb", ".md")]
 

@@ -6,14 +6,11 @@ it into a page:
     python tests/benchmarks/liars_beside_peers.py --write kit/MEASURING.md
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -24,7 +21,7 @@ for _folder in (_HERE, _HERE.parent, _HERE.parents[1]):
 import torch  # noqa: E402
 from calibration import results  # noqa: E402
 from calibration.peers import PEERS  # noqa: E402
-from liars import LIARS, Liar, find  # noqa: E402
+from liars import LIARS, find  # noqa: E402
 from real_liars import Stage  # noqa: E402
 
 import kit  # noqa: E402
@@ -38,7 +35,7 @@ _MARKS = {"right": "✓", "wrong": "✗", "says why": "✓ says why"}
 _MARKS |= {"undecided": "– undecided", "not catchable": "✗ not catchable"}
 
 
-def ask(liar: Liar, tool: str) -> dict[str, str]:
+def ask(liar, tool):
     """Put a liar to a tool; return `verdict`, `reason`, `figures` and `judged`."""
     if tool == KIT:
         return ask_kit(liar)
@@ -48,52 +45,47 @@ def ask(liar: Liar, tool: str) -> dict[str, str]:
     return ask_peer(liar, tool)
 
 
-def ask_kit(liar: Liar) -> dict[str, str]:
-    """Put a liar to `kit.compare`."""
-    verdict, figures = "refused", ""
+def ask_kit(liar):
+    figures = ""
     with Stage(liar.seconds) as stage:
         try:
             ratio = kit.compare(liar.real(stage), seconds=liar.seconds).ratio
-        except kit.experiment.ExperimentError as error:
-            reason = str(error)
-        else:
             verdict, reason, figures = ratio.verdict, ratio.reason, str(ratio)
+        except kit.experiment.ExperimentError as error:
+            verdict, reason = "refused", str(error)
     return _row(verdict, reason, figures, liar.judge(verdict, reason, real=True))
 
 
-def ask_peer(liar: Liar, peer: str) -> dict[str, str]:
+def ask_peer(liar, peer):
     """Put a liar to a peer, and judge in its favour where there is room.
 
-    No peer says "same": "cannot tell" is right where both are the same. An error that
-    it raises is its verdict.
+    None says "same": "cannot tell" is right where it is so. An error is its verdict.
     """
-    verdict, figures, reason = "raised", "", ""
+    figures = reason = ""
     with Stage(liar.seconds) as stage:
-        starts = liar.real(stage).values()
         try:
+            starts = liar.real(stage).values()
             ratio, low, high, verdict = PEERS[peer](*starts, liar.seconds)
             figures = f"{ratio:.3g} × [{low:.3g}, {high:.3g}]"
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            verdict, reason = "raised", f"{type(error).__name__}: {error}"
     is_right = verdict == ("cannot tell" if liar.truth == "same" else liar.truth)
     return _row(verdict, reason, figures, "right" if is_right else "wrong")
 
 
-def _row(verdict: str, reason: str, figures: str, judged: str) -> dict[str, str]:
-    told = {"verdict": verdict, "reason": reason, "figures": figures}
-    return {**told, "judged": judged}
+def _row(verdict, reason, figures, judged):
+    told = {"verdict": verdict, "reason": reason}
+    return told | {"figures": figures, "judged": judged}
 
 
-def ask_afresh(liar: Liar, tool: str) -> dict[str, str]:
-    """Ask in a fresh process, so that what one tool lets leak does not reach the next.
-
-    Hanging and dying are verdicts.
-    """
-    command = [sys.executable, __file__, liar.name, tool]
+def ask_afresh(liar, tool):
+    """Ask in a fresh process; hanging and dying are verdicts."""
+    command, said = (
+        [sys.executable, __file__, liar.name, tool],
+        {"capture_output": True},
+    )
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PATIENCE
-        )
+        done = subprocess.run(command, text=True, timeout=_PATIENCE, **said)
     except subprocess.TimeoutExpired:
         return _row("hangs", f"no answer within {_PATIENCE:.0f} s", "", "wrong")
     if done.returncode:
@@ -102,10 +94,11 @@ def ask_afresh(liar: Liar, tool: str) -> dict[str, str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def render(answers: dict[str, dict[str, dict[str, str]]]) -> str:
+def render(answers):
     """Return answers, by liar and tool, as a Markdown table with a line per liar."""
     tools = list(next(iter(answers.values())))
-    head = ["experiment", "how it deceives", "truth", *(_NAMES.get(t, t) for t in tools)]
+    head = ["experiment", "how it deceives", "truth"]
+    head += [_NAMES.get(tool, tool) for tool in tools]
     lines = [head, ["---"] * len(head)]
     for name, told in answers.items():
         cells = [name, find(name).deception, find(name).truth]
@@ -120,7 +113,7 @@ def render(answers: dict[str, dict[str, dict[str, str]]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
-def _cell(row: dict[str, str]) -> str:
+def _cell(row):
     said = " ".join(row[key] for key in ("verdict", "figures") if row[key])
     mark = _MARKS.get(row["judged"], row["judged"])
     said = f"{mark}: {said}" if said else mark
@@ -128,8 +121,7 @@ def _cell(row: dict[str, str]) -> str:
     return f"{said} ({row['reason']})" if row["judged"] == "not asked" else said
 
 
-def main() -> None:
-    """Ask one tool about one liar, or all about all."""
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ask", nargs="*", metavar="LIAR TOOL", help="one question only")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put it into a page")
@@ -145,8 +137,9 @@ def main() -> None:
         f"{machine.python}, torch {machine.torch}).\n\n"
     )
     liars = [liar for liar in LIARS if liar.real]
+    tools = (KIT, *PEERS)
     table += render(
-        {liar.name: {t: ask_afresh(liar, t) for t in (KIT, *PEERS)} for liar in liars}
+        {liar.name: {t: ask_afresh(liar, t) for t in tools} for liar in liars}
     )
     print(table)
     if asked.write:

@@ -12,19 +12,9 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import liars
 import torch
-from liars import (
-    FEW,
-    LOADING,
-    MANY,
-    NEW_SHAPE,
-    TRAINING,
-    compiles_late,
-    find,
-    pair,
-    repeat,
-    twice,
-)
+from calibration.neighbours import neighbour
 from torch.utils.data import DataLoader, Dataset
 
 from kit import clock
@@ -62,7 +52,6 @@ class Stage(contextlib.ExitStack):
                 total += number % 7
 
     def rest(self, milliseconds):
-        """Wait without using a core."""
         time.sleep(milliseconds / 1000)
 
     def pin(self, cores):
@@ -82,7 +71,6 @@ class Stage(contextlib.ExitStack):
         return None
 
     def enqueue(self, milliseconds):
-        """Give the device so much work."""
         if self.matrix is None:
             now = time.perf_counter()
             self.free_at = max(self.free_at, now) + milliseconds / 1000
@@ -100,24 +88,21 @@ class Stage(contextlib.ExitStack):
             pass
 
     def peak(self):
-        """Return its memory, of which it has none."""
         return 0
 
     reset_peak = peak
 
 
 def end(process):
-    """End a process that was started here, and wait for it."""
     process.kill()
     process.wait()
     process.stdin.close()
 
 
 def _for_real(name):
-    """Let a maker be the one in real time."""
 
     def register(make):
-        find(name).real = make
+        liars.find(name).real = make
         return make
 
     return register
@@ -126,7 +111,7 @@ def _for_real(name):
 @_for_real("stolen core")
 def _stolen_core(stage):
     stage.pin(cores=1)  # which two processes of its own burn
-    alone = repeat(lambda number: stage.work(2))
+    alone = liars.repeat(lambda number: stage.work(2))
 
     def crowded():
         workers = [stage.start("while True: pass") for _ in range(2)]
@@ -167,7 +152,7 @@ class _Slow(Dataset):
         return 10_000_000
 
     def __getitem__(self, index):
-        time.sleep(LOADING / 1000)
+        time.sleep(liars.LOADING / 1000)
         return index
 
 
@@ -177,12 +162,12 @@ def _prefetch_head_start(stage):
         options = {"batch_size": None, "num_workers": 1, "prefetch_factor": depth}
         batches = iter(DataLoader(_Slow(), **options))
         next(batches)
-        stage.rest(1.1 * depth * LOADING)
+        stage.rest(1.1 * depth * liars.LOADING)
         for _ in batches:
-            stage.rest(TRAINING)
+            stage.rest(liars.TRAINING)
             yield 1
 
-    return {"few": lambda: load(FEW), "many": lambda: load(MANY)}
+    return {"few": lambda: load(liars.FEW), "many": lambda: load(liars.MANY)}
 
 
 @_for_real("warm page cache")
@@ -221,7 +206,7 @@ _LEFT_OVER = "import sys; sys.stdin.read()\nwhile True: pass"
 @_for_real("worker left over")
 def _worker_left_over(stage):
     stage.pin(cores=1)
-    plain = repeat(lambda number: stage.work(2))
+    plain = liars.repeat(lambda number: stage.work(2))
 
     def leaves():
         worker = stage.start(_LEFT_OVER)
@@ -233,24 +218,11 @@ def _worker_left_over(stage):
     return {"leaves": leaves, "plain": plain}
 
 
-# Forks and leaves, so that the system adopts it: one's own children are one's own cost.
-_NEIGHBOUR = """
-import os, sys, threading, time
-if os.fork():
-    os._exit(0)
-threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
-time.sleep(float(sys.argv[1]))
-while True:
-    sum(range(1000))
-"""
-
-
 @_for_real("neighbour half-way")
 def _neighbour_half_way(stage):
     stage.pin(cores=1)
-    starter = stage.start(_NEIGHBOUR, stage.seconds / 2)
-    starter.wait()
-    return twice(lambda number: stage.work(2))
+    stage.enter_context(neighbour(0.0, before=stage.seconds / 2))
+    return liars.twice(lambda number: stage.work(2))
 
 
 @_for_real("garbage-collection storm")
@@ -262,13 +234,13 @@ def _collection_storm(stage):
         if number % 100 == 99:
             gc.collect()
 
-    return pair(plain=lambda number: stage.work(2 if heap else 0), storms=storms)
+    return liars.pair(plain=lambda number: stage.work(2 if heap else 0), storms=storms)
 
 
 @_for_real("compiles late")
 def _compiles_late(stage):
     if not shutil.which(os.environ.get("CXX", "g++")):
-        return compiles_late(stage)
+        return liars.compiles_late(stage)
 
     def compute(x):
         for _ in range(8):
@@ -280,7 +252,7 @@ def _compiles_late(stage):
 
     def train(function):
         for number in itertools.count():
-            function(short if number == NEW_SHAPE else whole)
+            function(short if number == liars.NEW_SHAPE else whole)
             yield 1
 
     return {"eager": lambda: train(compute), "compiled": lambda: train(fast)}

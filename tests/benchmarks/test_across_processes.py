@@ -14,11 +14,11 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for a run as a script
-from calibration import works  # noqa: E402
-from calibration.report import wilson_interval  # noqa: E402
-from calibration.works import repeat  # noqa: E402
+from calibration import works
+from calibration.report import wilson_interval
+from calibration.works import repeat
 
-import kit  # noqa: E402
+import kit
 
 UNITS, SECONDS, SHARE = (20, 21), 4.0, 0.93
 TRUTH = UNITS[0] / UNITS[1]
@@ -50,7 +50,6 @@ WORKS = {
 
 
 def compare_once(name):
-    """Make one comparison, and print it as JSON: what the fresh process does."""
     torch.set_num_threads(1)
     ratio = kit.compare(WORKS[name], units=list(UNITS), seconds=SECONDS).ratio
     print(json.dumps([ratio.value, ratio.low, ratio.high]))

@@ -1,9 +1,8 @@
 """`find_batch_size` beside exhaustive search.
 
-Seven models, each with a budget of memory. The truth is measured knowing nothing of
-the finder: the peak memory of a trial, each in a process of its own, searched for the
-largest size that stays within the budget; and the throughput of sizes up to that one.
-On CUDA the budget is the card's memory, and running out of it is real.
+The truth is the peak memory of a trial, each in a process of its own, searched for the
+largest size within a budget; and the throughput of sizes up to that one. On CUDA the
+budget is the card's memory, and running out of it is real.
 """
 
 import ctypes
@@ -16,7 +15,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +23,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torchvision.models as vision
+from planted.parts import Joined
 from torch import nn
 from torch.nn import functional as F
 
@@ -71,14 +71,12 @@ class Row(NamedTuple):
 
 @pytest.fixture(scope="module")
 def table():
-    """Find the truth of each model and ask the finder; print and return the rows."""
     print(f"\n{kit.this_machine()}\n")
     nursery = Nursery()
     return [examine(nursery, case) for case in make_cases().values()]
 
 
 def examine(nursery, case):
-    """Find the truth about one model, ask the finder, then time what it found."""
     maximum = find_truth(nursery, case)
     budget = None if CUDA else case.budget
     found = nursery.ask(ask_finder, case.name, budget)
@@ -108,7 +106,6 @@ def find_truth(nursery, case):
 
 
 def judge(table, name, wrong):
-    """Assert that no row is wrong; say which are."""
     assert not {row.name: getattr(row, name, row.found) for row in table if wrong(row)}
 
 
@@ -155,7 +152,6 @@ class Nursery:
         self.pool = context.Pool(1, maxtasksperchild=1, **start)
 
     def ask(self, task, *given):
-        """Return what a function returns in a fresh process."""
         return self.pool.apply_async(task, given).get(PATIENCE)
 
 
@@ -175,7 +171,7 @@ def read_peak():
 
 def measure_peak(name, size):
     """Return the peak memory of a trial; infinite where the card has too little."""
-    start = make_cases()[name].make_experiment()
+    start = make_cases()[name].start
     run_steps(start, 2)  # what a process loads once is not the trial's
     gc.collect()
     if CUDA:
@@ -199,7 +195,7 @@ def time_steps(name, sizes, rounds):
         if number > 1 and time.perf_counter() - begun > ROUND_SECONDS:
             break
         for size in sizes[:: -1 if number % 2 else 1]:
-            some = time_some(make_cases()[name].make_experiment(), size)
+            some = time_some(make_cases()[name].start, size)
             times[size].append(statistics.median(some))
     return [(size, statistics.median(some)) for size, some in times.items()]
 
@@ -223,7 +219,7 @@ def ask_finder(name, budget):
     """Ask `find_batch_size`, in a process as warm as those that tell the truth."""
     from kit.tuning import find_batch_size
 
-    train = make_cases()[name].make_experiment()
+    train = make_cases()[name].start
     run_steps(train, 2)
     tuning = find_batch_size(train, memory=budget)
     return {
@@ -236,40 +232,31 @@ def ask_finder(name, budget):
 
 # The models: each an experiment with the one knob `batch_size`
 
-_CLASSES, _WORDS, _LENGTH, _ROWS = 10, 2000, 32, 40_000
+_CLASSES, _WORDS, _LENGTH = 10, 2000, 32
 MB = 1_000_000
 
 
 class Case(NamedTuple):
-    """A model, what it is trained on and with, and the bytes that it may take.
-
-    `make_batch` takes a batch size; `optimize` takes parameters.
-    """
+    """A model, what it is trained on and with, and the bytes that it may take."""
 
     name: str
     budget: int
-    make_model: Callable[[], nn.Module]
-    make_batch: Callable[[int], tuple[torch.Tensor, torch.Tensor]]
-    optimize: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
-    find_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = F.cross_entropy
+    make_model: Callable
+    make_batch: Callable
+    optimize: Callable
 
-    def make_experiment(self) -> Callable[..., Iterator[int]]:
-        """Return a generator function that has `batch_size` as its knob."""
-
-        def train(*, batch_size: int = 8) -> Iterator[int]:
-            """Train a model on one batch of random data, for ever."""
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            model = self.make_model().to(device)
-            inputs, targets = (x.to(device) for x in self.make_batch(batch_size))
-            optimizer = self.optimize(model.parameters())
-            while True:
-                optimizer.zero_grad()
-                loss = self.find_loss(model(inputs), targets)
-                loss.backward()
-                optimizer.step()
-                yield batch_size
-
-        return train
+    def start(self, *, batch_size=8):
+        """Train it on one batch of random data, for ever."""
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        model = self.make_model().to(device)
+        inputs, targets = (x.to(device) for x in self.make_batch(batch_size))
+        optimizer = self.optimize(model.parameters())
+        while True:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            yield batch_size
 
 
 _SGD = partial(torch.optim.SGD, lr=1e-3)
@@ -277,63 +264,37 @@ _MOMENTUM = partial(torch.optim.SGD, lr=1e-3, momentum=0.9)
 _ADAM = partial(torch.optim.Adam, lr=1e-3)
 
 
-def _vision(name: str, side: int, megabytes: int, optimize: Callable, **more: int):
-    def make_batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _vision(name, side, megabytes, optimize, **more):
+    def make_batch(size):
         return torch.rand(size, 3, side, side), torch.randint(_CLASSES, (size,))
 
     make = partial(vision.get_model, name, weights=None, num_classes=_CLASSES, **more)
     return Case(name, megabytes * MB, make, make_batch, optimize)
 
 
-class Decoder(nn.Module):
-    """A small GPT: each word sees those before it; the next one is predicted."""
+def make_decoder(width=256, depth=4):
+    """Make a small GPT: each word sees those before it; the next one is predicted."""
+    words, head = nn.Embedding(_WORDS, width), nn.Linear(width, _WORDS, bias=False)
+    layer = nn.TransformerEncoderLayer(
+        width, 4, 4 * width, 0.0, F.gelu, batch_first=True, norm_first=True
+    )
+    body = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
 
-    def __init__(self, width: int = 256, depth: int = 4) -> None:
-        super().__init__()
-        self.words = nn.Embedding(_WORDS, width)
-        self.places = nn.Parameter(torch.zeros(_LENGTH, width))
-        layer = nn.TransformerEncoderLayer(
-            width, 4, 4 * width, 0.0, F.gelu, batch_first=True, norm_first=True
-        )
-        self.blocks = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
-        self.head = nn.Linear(width, _WORDS, bias=False)
-        mask = nn.Transformer.generate_square_subsequent_mask(_LENGTH)
-        self.register_buffer("mask", mask)
+    def forward(text):
+        mask = nn.Transformer.generate_square_subsequent_mask(_LENGTH, text.device)
+        return head(body(words(text), mask=mask, is_causal=True)).transpose(1, 2)
 
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
-        states = self.words(text) + self.places
-        states = self.blocks(states, mask=self.mask, is_causal=True)
-        return self.head(states).transpose(1, 2)
+    return Joined(forward, words, body, head)
 
 
-def _make_text(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _make_text(size):
     words = torch.randint(_WORDS, (size, _LENGTH + 1))
     return words[:, :-1], words[:, 1:]
 
 
-class Recommender(nn.Module):
-    """Large tables of embeddings below a small net: nearly all of it is looked up."""
-
-    def __init__(self, tables: int = 8, width: int = 64) -> None:
-        super().__init__()
-        self.tables = nn.ModuleList(nn.Embedding(_ROWS, width) for _ in range(tables))
-        self.net = nn.Sequential(
-            nn.Linear(tables * width, 256), nn.ReLU(), nn.Linear(256, 1)
-        )
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        columns = zip(self.tables, rows.unbind(1), strict=True)
-        return self.net(torch.cat([t(c) for t, c in columns], 1)).squeeze(1)
-
-
-def _make_clicks(size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randint(_ROWS, (size, 8)), torch.rand(size).round()
-
-
 @functools.cache
-def make_cases() -> dict[str, Case]:
-    """Return the seven by name, those that see images first."""
-    click = F.binary_cross_entropy_with_logits
+def make_cases():
+    """Return the six by name, those that see images first."""
     adamw = partial(torch.optim.AdamW, lr=1e-3)
     cases = [
         _vision("resnet18", 32, 220, _MOMENTUM),
@@ -341,7 +302,6 @@ def make_cases() -> dict[str, Case]:
         _vision("mobilenet_v3_small", 64, 250, _MOMENTUM),
         _vision("vgg11", 32, 1120, _SGD),
         _vision("vit_b_16", 32, 1190, _MOMENTUM, image_size=32),
-        Case("gpt", 300 * MB, Decoder, _make_text, adamw),
-        Case("recommender", 300 * MB, Recommender, _make_clicks, _SGD, click),
+        Case("gpt", 300 * MB, make_decoder, _make_text, adamw),
     ]
     return {case.name: case for case in cases}

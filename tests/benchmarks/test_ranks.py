@@ -25,7 +25,6 @@ TIMEOUT, LATER = 5, 5.0
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Two ranks for all faults."""
     print(f"\n{kit.this_machine()}\n")
     with kit.start_ranks(2, timeout=TIMEOUT) as started:
         yield started

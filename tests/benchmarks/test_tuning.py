@@ -1,13 +1,9 @@
 """`tune_loader` beside the full grid and three rules of thumb.
 
 Each of twelve pipelines, sized for two cores, is measured with every number of workers;
-then the tuner says its own, knowing nothing of that. Regret is how much faster the best
-of the grid is than the one that was chosen.
-
-"Lightning's rule" is what Lightning proposes where it finds few workers: the number of
-cores, less one for the main process, at least one
-(`suggested_max_num_workers`, https://github.com/Lightning-AI/pytorch-lightning,
-src/lightning/fabric/utilities/data.py).
+then the tuner says its own. Regret is how much faster the best of the grid is than the
+one that was chosen. "Lightning's rule" is its `suggested_max_num_workers`: the number
+of cores, less one for the main process, at least one.
 """
 
 import math
@@ -19,7 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from helpers import children
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from planted.input import Samples
+from planted.parts import cnn
+from torch.utils.data import DataLoader, RandomSampler
 from torchvision.transforms import v2
 
 import kit
@@ -36,7 +34,6 @@ MOST_REGRET = 0.05
 
 
 def feed(*, pipeline, num_workers):
-    """Train with a pipeline, for ever."""
     loader = pipeline.make_loader(num_workers=num_workers)
     while True:
         for batch in loader:
@@ -78,7 +75,6 @@ def examine(pipeline):
 
 @pytest.fixture(scope="module")
 def table():
-    """Print and return the regrets of each pipeline, by who chose."""
     print(f"\n{kit.this_machine()}\n")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # several would wait for each other beside workers
@@ -95,13 +91,10 @@ def test_regret_is_at_most_5_percent(table):
     assert not {name: regret for name, regret in found.items() if regret > MOST_REGRET}
 
 
-def test_no_rule_of_thumb_is_as_good(table):
+def test_no_rule_of_thumb_is_as_good_and_no_worker_is_left(table):
     names = next(iter(table.values()))
     worst = {who: max(regrets[who] for regrets in table.values()) for who in names}
     assert min(worst, key=worst.get) == "tune_loader"
-
-
-def test_no_worker_is_left(table):
     assert not children()
 
 
@@ -120,25 +113,7 @@ class Pipeline(NamedTuple):
     step: Callable[[Any], None] | None
 
 
-class Samples(Dataset):
-    """Samples that a function makes of their index; so many of them."""
-
-    def __init__(self, make: Callable[..., Any], *given: Any, length: int = 4096):
-        self.make, self.given, self.length = make, given, length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Any:
-        return self.make(index, *self.given)
-
-
-def copy_numbers(index: int, values: torch.Tensor) -> torch.Tensor:
-    """Copy numbers out of one tensor in memory."""
-    return values[index % len(values)]
-
-
-def compute(index: int, additions: int, spread: int) -> torch.Tensor:
+def compute(additions, spread, index):
     """Compute in plain Python: so many additions on average.
 
     Of `spread` samples one takes nearly all of the time, the others none.
@@ -150,17 +125,20 @@ def compute(index: int, additions: int, spread: int) -> torch.Tensor:
     return torch.full((16,), float(total))
 
 
-def make_record(index: int) -> dict[str, torch.Tensor]:
-    """Make a dict of many small tensors."""
+def read_numbers(values):
+    """Samples that are copied out of one tensor in memory."""
+    return Samples(4096, lambda index: values[index % len(values)])
+
+
+def make_record(index):
     return {f"column {i}": torch.full((4,), float(index)) for i in range(24)}
 
 
-def make_sentence(index: int) -> list[int]:
-    """Make a list of numbers, each of another length."""
+def make_sentence(index):
     return list(range(200 + index % 100))
 
 
-def pad(sentences: list[list[int]]) -> torch.Tensor:
+def pad(sentences):
     """Make one tensor of lists of unequal lengths, number by number."""
     longest = max(map(len, sentences))
     padded = [
@@ -170,57 +148,38 @@ def pad(sentences: list[list[int]]) -> torch.Tensor:
     return torch.tensor(padded)
 
 
-def decode(side: int) -> PhotoDataset:
+def decode(side):
     """Read photos, cut and scaled at random to `side` × `side` pixels."""
     steps = [v2.RandomResizedCrop(side), v2.PILToTensor()]
     scale = v2.ToDtype(torch.float32, scale=True)
     return PhotoDataset(photos(1024), v2.Compose([*steps, scale]))
 
 
-def make_loader(
-    make_dataset: Callable[[], Any],
-    batch_size: int,
-    *,
-    num_workers: int,
-    prefetch_factor: int | None = None,
-    persistent_workers: bool = False,
-    epochs: bool = False,
-    collate_fn: Callable[..., Any] | None = None,
-) -> DataLoader:
+def make_loader(make_dataset, batch_size, *, num_workers, epochs=False, **options):
     """Make a loader over random samples, for ever unless it has `epochs`."""
-    dataset = make_dataset()
-    many = None if epochs else _FOR_EVER
-    return DataLoader(
-        dataset,
-        batch_size,
-        sampler=RandomSampler(dataset, replacement=not epochs, num_samples=many),
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
-        persistent_workers=persistent_workers,
-        collate_fn=collate_fn,
-    )
+    dataset, many = make_dataset(), None if epochs else _FOR_EVER
+    sampler = RandomSampler(dataset, replacement=not epochs, num_samples=many)
+    options |= {"num_workers": num_workers}
+    return DataLoader(dataset, batch_size, sampler=sampler, **options)
 
 
-def multiply(units: int) -> Callable[[Any], None]:
+def multiply(units):
     """Make a step that multiplies matrices on one core, `units` times."""
     a, b, out = torch.rand(160, 160), torch.rand(160, 160), torch.empty(160, 160)
 
-    def step(batch: Any) -> None:
+    def step(batch):
         for _ in range(units):
             torch.mm(a, b, out=out)
 
     return step
 
 
-def train(channels: int) -> Callable[[Any], None]:
+def train(channels):
     """Make a step that trains a small network on as many threads as there are."""
-    layers = [torch.nn.Conv2d(3, channels, 3, stride=2), torch.nn.ReLU()]
-    layers += [torch.nn.Conv2d(channels, channels, 3, stride=2)]
-    layers += [torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()]
-    model = torch.nn.Sequential(*layers, torch.nn.Linear(channels, 10))
+    model = cnn(channels)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-    def step(batch: Any) -> None:
+    def step(batch):
         images, labels = batch
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
@@ -230,32 +189,29 @@ def train(channels: int) -> Callable[[Any], None]:
     return step
 
 
-def wait(seconds: float) -> Callable[[Any], None]:
-    """Make a step that waits, as a process does for its GPU."""
-    return lambda batch: time.sleep(seconds)
-
-
-def distant(make_dataset: Callable[[], Any], seconds: float) -> Callable[[], Any]:
-    """Return what makes a data set that is so far away."""
-    return lambda: Distant(make_dataset(), seconds)
-
-
-def make_pipelines() -> list[Pipeline]:
+def make_pipelines():
     """Make all twelve; each of their data sets is made anew for each loader."""
-    small, images = (
-        partial(Samples, copy_numbers, torch.rand(64, *shape))
-        for shape in ((16,), (3, 160, 160))
+
+    def far(make_dataset, seconds):
+        return lambda: Distant(make_dataset(), seconds)
+
+    def wait(batch):  # as a process does for its GPU
+        time.sleep(5e-3)
+
+    shapes = (16,), (3, 160, 160)
+    small, images = (partial(read_numbers, torch.rand(64, *s)) for s in shapes)
+    records, sentences = (
+        partial(Samples, 4096, make) for make in (make_record, make_sentence)
     )
-    records, sentences = partial(Samples, make_record), partial(Samples, make_sentence)
     photos_64, photos_96 = partial(decode, 64), partial(decode, 96)
-    uneven = partial(Samples, compute, 10_000, 40)
-    few = partial(Samples, compute, 10_000, 1, length=256)
-    make, far = partial(partial, make_loader), distant
+    uneven = partial(Samples, 4096, partial(compute, 10_000, 40))
+    few = partial(Samples, 256, partial(compute, 10_000, 1))
+    make = partial(partial, make_loader)
     rows = [
         ("photos alone", "decode", make(photos_64, 16), None),
         ("photos, trained on", "decode", make(photos_96, 16), train(8)),
         ("far away", "latency", make(far(small, 1e-3), 16), None),
-        ("far away, a GPU", "latency", make(far(small, 2e-3), 8), wait(5e-3)),
+        ("far away, a GPU", "latency", make(far(small, 2e-3), 8), wait),
         ("large images", "transport", make(images, 32), None),
         ("many small tensors", "transport", make(records, 16), multiply(5)),
         ("padding", "collate", make(sentences, 64, collate_fn=pad), multiply(20)),

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 import threading
 from pathlib import Path
@@ -77,6 +78,9 @@ def test_trainer_and_reader_take_turns_on_equal_terms(steps_of):
 # Chapter 13: plans leave the sum, and its simulated network and its formula agree
 
 
+CELLS = {"message", "root", "tree", "ring", "curve", "crossover", "hierarchy"}
+
+
 @pytest.fixture(scope="module")
 def chapter():
     """What the chapter's cells define, without what they run or measure."""
@@ -85,10 +89,10 @@ def chapter():
         parts = cell.source.split("\n\n\n")
         if cell.id == "imports":
             exec(parts[0].partition("torch.set_num_threads")[0], names)
-        if cell.id in ("root", "tree", "ring", "curve", "crossover"):
+        if cell.id in CELLS:
             for part in parts:
-                if part.startswith(("def ", "fields", "cards", "link, rows")):
-                    exec(part.partition("\nfor n in")[0], names)
+                if part.startswith(("def ", "fields")):
+                    exec(part, names)
     return names
 
 
@@ -104,7 +108,7 @@ def leaves_the_sum(steps, n):
             for place in range(m.part * size, (m.part + 1) * size):
                 old = have[m.receiver][place] if m.adds else 0
                 have[m.receiver][place] = old + before[m.sender][place]
-    return {*sum(have, [])} == {sum((n + 1) ** rank for rank in range(n))}
+    return {*itertools.chain(*have)} == {sum((n + 1) ** rank for rank in range(n))}
 
 
 NAMES = ["through_root", "tree", "ring"]
@@ -116,7 +120,8 @@ def test_a_plan_leaves_the_sum_and_takes_what_is_predicted(chapter, name, n, siz
     assert leaves_the_sum(plan(n), n)
     took = chapter["simulate"](plan(n), size, chapter["own_way"])
     assert took == pytest.approx(chapter["predict_all_reduce"](plan, n, size, link))
-
+    assert leaves_the_sum(chapter["hierarchical"](2 * n, 2), 2 * n)
+    assert leaves_the_sum(chapter["hierarchical"](2 * n, n), 2 * n)
 
 
 # The LeNet race

@@ -105,6 +105,9 @@ kit.compare(); kit.claim()
 - three"""
 
 
+KERNEL = {"name": "python3", "display_name": "Python 3"}
+
+
 def make_chapter(text=GOOD, change=lambda book: None):
     """Make a chapter of cells by turns, prose and code, each with an output."""
     book = nbformat.v4.new_notebook()
@@ -118,7 +121,7 @@ def make_chapter(text=GOOD, change=lambda book: None):
         book.cells.append(cell)
     made_by = {cell.id: fingerprint(cell.source) for cell in book.cells[1::2]}
     own = {"sources": ["P1", "A18"], "made_by": made_by}
-    book.metadata = nbformat.from_dict({"kernelspec": {"name": "python3"}, "kit": own})
+    book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "kit": own})
     change(book)
     return Chapter(Path("00_made_up.ipynb"), book)
 

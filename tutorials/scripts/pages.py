@@ -135,9 +135,12 @@ def find_broken_links(path: Path, root: Path = ROOT) -> Iterator[str]:
         goal = (path.parent / name).resolve() if name else path
         if re.match(r"[a-z][a-z+.-]*:", link, re.I):
             is_broken = link.startswith(("file:", "http://localhost", "http://127."))
-        elif not link or name.startswith("/") or not goal.is_relative_to(root):
-            is_broken = True
-        elif not goal.exists():
+        elif (
+            not link
+            or name.startswith("/")
+            or not goal.is_relative_to(root)
+            or not goal.exists()
+        ):
             is_broken = True
         else:
             is_page = anchor and goal.suffix in (".ipynb", ".md")

@@ -4,8 +4,6 @@ Both time `next(generator)`, all of the baseline's first and then all of the var
 as their documentation does. An error of the experiment, its end included, is raised.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Generator
@@ -20,12 +18,12 @@ _MIN_TIME, _LEAST_VALUES = 0.1, 3
 Outcome = tuple[float, float, float, str]
 
 
-def _judge(ratio: float, low: float, high: float, *, differ: bool) -> Outcome:
+def _judge(ratio, low, high, *, differ):
     verdict = "faster" if ratio > 1 else "slower"
     return ratio, low, high, verdict if differ else "cannot tell"
 
 
-def ask_adaptive_autorange(baseline: Start, variant: Start, seconds: float) -> Outcome:
+def ask_adaptive_autorange(baseline, variant, seconds):
     """Compare with `torch.utils.benchmark`, half of the seconds for each.
 
     The library has no test of its own. Two differ here where a reader would say so: the
@@ -41,7 +39,7 @@ def ask_adaptive_autorange(baseline: Start, variant: Start, seconds: float) -> O
     return _judge(ratio, low, high, differ=differ)
 
 
-def _autorange(start: Start, seconds: float) -> Any:
+def _autorange(start, seconds):
     import torch
     from torch.utils.benchmark import Timer
 
@@ -58,7 +56,7 @@ def _autorange(start: Start, seconds: float) -> Any:
         generator.close()
 
 
-def ask_pyperf(baseline: Start, variant: Start, seconds: float) -> Outcome:
+def ask_pyperf(baseline, variant, seconds):
     """Compare with pyperf, half of the seconds for each.
 
     This is the protocol of one of its workers: loops are doubled until a value lasts
@@ -84,12 +82,12 @@ def ask_pyperf(baseline: Start, variant: Start, seconds: float) -> Outcome:
     return _judge(1 / result.norm_mean, low, high, differ=result.significant)
 
 
-def _values(start: Start, seconds: float) -> list[float]:
+def _values(start, seconds):
     """Return seconds per step, as one worker of pyperf takes them."""
     begun = time.perf_counter()
     generator = start()
 
-    def time_loops() -> float:
+    def time_loops():
         before = time.perf_counter()
         for _ in range(loops):
             next(generator)
@@ -114,7 +112,4 @@ def _values(start: Start, seconds: float) -> list[float]:
 
 #: Each takes two callables that start a generator (baseline, variant) and the total
 #: budget in seconds.
-PEERS: dict[str, Callable[[Start, Start, float], Outcome]] = {
-    "adaptive_autorange": ask_adaptive_autorange,
-    "pyperf": ask_pyperf,
-}
+PEERS = {"adaptive_autorange": ask_adaptive_autorange, "pyperf": ask_pyperf}

@@ -1,9 +1,7 @@
 """Judges what was measured: rows in, bars and tables out."""
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from scipy.stats import binomtest
@@ -15,7 +13,7 @@ from .schedule import CONDITIONS, KIT, ONE_THREAD, PEERS
 Row = Mapping[str, Any]
 
 
-def wilson_interval(successes: int, count: int) -> tuple[float, float]:
+def wilson_interval(successes, count):
     """Return the 95 % interval of a share (Wilson 1927, "Probable inference")."""
     if not count:
         return 0.0, 1.0
@@ -23,37 +21,31 @@ def wilson_interval(successes: int, count: int) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
-def is_call(row: Row) -> bool:
-    """Return whether a difference was called."""
+def is_call(row):
     return row.get("verdict") in ("faster", "slower")
 
 
-def is_right(row: Row) -> bool:
-    """Return whether the true difference was called."""
+def is_right(row):
     return row.get("verdict") == ("faster" if row["truth"] > 1 else "slower")
 
 
-def is_wrong(row: Row) -> bool:
-    """Return whether the verdict contradicts the truth."""
+def is_wrong(row):
     near = 1 / stats.SAME <= row["truth"] <= stats.SAME
     if row.get("verdict") == "same":
         return not near
     return is_call(row) and (near or not is_right(row))
 
 
-def is_open(row: Row) -> bool:
-    """Return whether it could not tell."""
+def is_open(row):
     return row.get("verdict") == "cannot tell"
 
 
-def is_covered(row: Row) -> bool:
-    """Return whether the interval holds the truth."""
+def is_covered(row):
     low, high = row.get("low"), row.get("high")
     return low is not None and high is not None and low <= row["truth"] <= high
 
 
-def is_within(limit: float) -> Callable[[Row], bool]:
-    """Return a test of whether a value is so near to 1."""
+def is_within(limit):
     return lambda row: abs((row.get("value") or 1e9) - 1) <= limit
 
 
@@ -66,20 +58,19 @@ class Bar(NamedTuple):
     selects: Mapping[str, Any]
     at_most: bool = False
 
-    def chooses(self, row: Row) -> bool:
-        """Return whether a row belongs here; a tuple means: one of these."""
+    def chooses(self, row):
         wanted = {"method": KIT, "threads": 1, "uses_delay": True, **self.selects}
         return all(
             row.get(key) in (value if isinstance(value, tuple) else (value,))
             for key, value in wanted.items()
         )
 
-    def judge(self, rows: Iterable[Row]) -> dict[str, Any]:
+    def judge(self, rows):
         """Return what became of the promise: pooled, and by cell."""
         chosen = [row for row in rows if self.chooses(row)]
         if self.selects["kind"] == "agreement":
             chosen = _medians(chosen)
-        cells: dict[str, list[bool]] = {}
+        cells = {}
         for row in chosen:
             cell = f"{row['condition']}, {row['work']}"
             cells.setdefault(cell, []).append(self.happens(row))
@@ -88,7 +79,7 @@ class Bar(NamedTuple):
         judged = {cell: self.count(found) for cell, found in sorted(cells.items())}
         return {**told, **self.count(happened), "cells": judged}
 
-    def count(self, happened: Sequence[bool]) -> dict[str, Any]:
+    def count(self, happened):
         """Return how often something happened, and whether the bar may still hold.
 
         It holds unless the 95 % Wilson interval excludes it.
@@ -105,9 +96,8 @@ class Bar(NamedTuple):
         }
 
 
-def _medians(rows: list[Row]) -> list[Row]:
-    """Return one row per work: the ratio of the median rates of both tools."""
-    joined: list[Row] = []
+def _medians(rows):
+    joined = []
     for work in sorted({row["work"] for row in rows}):
         some = [row for row in rows if row["work"] == work]
         ours, theirs = ([r[t] for r in some if r.get(t)] for t in ("ours", "theirs"))
@@ -145,7 +135,7 @@ BARS = (
 )
 
 
-def summarise(rows: Iterable[Row]) -> dict[str, Any]:
+def summarise(rows):
     """Return every bar with its cases, pooled and by cell, and the table of tools."""
     rows = list(rows)
     errors = sum(bool(row.get("error")) for row in rows)
@@ -153,7 +143,7 @@ def summarise(rows: Iterable[Row]) -> dict[str, Any]:
     return {"bars": bars, "errors": errors, "tools": compare_tools(rows)}
 
 
-def beyond_same(row: Row) -> Row:
+def beyond_same(row):
     """Return a row judged by its interval and our zone of 2 % around "the same"."""
     low, high = row.get("low"), row.get("high")
     known = low is not None and high is not None
@@ -167,7 +157,7 @@ _COLUMNS = {
 }
 
 
-def compare_tools(rows: Iterable[Row]) -> list[dict[str, Any]]:
+def compare_tools(rows):
     """Return one entry per tool and condition, on the same works and budgets.
 
     Peers appear twice: by their own verdict, and by their interval outside the ±2 %
@@ -182,7 +172,7 @@ def compare_tools(rows: Iterable[Row]) -> list[dict[str, Any]]:
         and (row["kind"], row["truth"] == 1, row["seconds"]) in asked
         and (row["kind"] == "same" or row["work"] in ONE_THREAD)
     ]
-    readings: list[tuple[str, str, Callable[[Row], Row]]] = [(KIT, KIT, dict)]
+    readings = [(KIT, KIT, dict)]
     for peer in PEERS:
         readings += [(peer, peer, dict), (f"{peer}, beyond 2 %", peer, beyond_same)]
     entries = []
@@ -193,7 +183,7 @@ def compare_tools(rows: Iterable[Row]) -> list[dict[str, Any]]:
                 for row in chosen
                 if row["method"] == method and where in ("all", row["condition"])
             ]
-            entry: dict[str, Any] = {"tool": tool, "condition": where}
+            entry = {"tool": tool, "condition": where}
             for column, (kinds, happens) in _COLUMNS.items():
                 cases = [happens(row) for row in found if row["kind"] in kinds.split()]
                 entry[column] = {"count": len(cases), "successes": sum(cases)}
@@ -203,11 +193,11 @@ def compare_tools(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return entries
 
 
-def find_columns_behind(tools: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+def find_columns_behind(tools):
     """Return, for each peer, the columns in which ours is worse over all conditions."""
     whole = {entry["tool"]: entry for entry in tools if entry["condition"] == "all"}
     ours = whole.pop(KIT)
-    behind: dict[str, list[str]] = {peer: [] for peer in whole}
+    behind = {peer: [] for peer in whole}
     for peer, theirs in whole.items():
         for column in _COLUMNS:
             pair = ours[column], theirs[column]

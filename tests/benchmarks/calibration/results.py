@@ -1,14 +1,10 @@
 """Results that are kept: gathered from raw lines, stored, shown in a page."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from . import running
 from .report import BARS, find_columns_behind, summarise
@@ -22,7 +18,7 @@ COLUMNS += ["units", "truth", "seconds", "wall_seconds", "at", "value", "low", "
 COLUMNS += ["verdict", "reason", "setups", "ours", "theirs", "error"]
 
 
-def gather(raw: Path) -> dict[str, Any]:
+def gather(raw):
     """Read what `running.run` wrote, or a stored result; return a result.
 
     Raises ValueError where the file holds no session.
@@ -48,12 +44,11 @@ def gather(raw: Path) -> dict[str, Any]:
     return {**result, "summary": summarise(rows_of(result))}
 
 
-def rows_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a result's rows as dicts."""
+def rows_of(result):
     return [dict(zip(result["columns"], row, strict=True)) for row in result["rows"]]
 
 
-def _compact(value: Any) -> Any:
+def _compact(value):
     """Return a value as short as JSON can hold it: six digits, None for nan."""
     if isinstance(value, float):
         if not math.isfinite(value):
@@ -62,9 +57,7 @@ def _compact(value: Any) -> Any:
     return value
 
 
-def _minutes(
-    sessions: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
-) -> float:
+def _minutes(sessions, rows):
     """Return how long the sessions took, each to the last row before the next."""
     ends = [session["at"] for session in sessions]
     for row in rows:
@@ -73,7 +66,7 @@ def _minutes(
     return sum(e - s["at"] for e, s in zip(ends, sessions, strict=True)) / 60
 
 
-def store(result: Mapping[str, Any], folder: Path = FOLDER) -> Path:
+def store(result, folder=FOLDER):
     """Write a result into the folder of results; return where it is."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['machine']}__{result['date']}.json"
@@ -88,8 +81,7 @@ def store(result: Mapping[str, Any], folder: Path = FOLDER) -> Path:
     return path
 
 
-def find_newest(folder: Path = FOLDER) -> Path | None:
-    """Return the newest stored result, or None."""
+def find_newest(folder=FOLDER):
     found = folder.glob("*__*.json")
     return max(found, key=lambda path: path.stem.split("__")[-1], default=None)
 
@@ -97,14 +89,14 @@ def find_newest(folder: Path = FOLDER) -> Path | None:
 # In a page
 
 
-def render(result: Mapping[str, Any]) -> str:
+def render(result):
     """Return a result as Markdown, for the part of a page between the markers."""
     parts = [_provenance(result), render_bars(result["summary"])]
     parts += [_remarks(result["summary"]), _tools(result["summary"])]
     return "\n\n".join([*parts, _comparison(result["summary"])]).strip()
 
 
-def _provenance(result: Mapping[str, Any]) -> str:
+def _provenance(result):
     first, *later = result["sessions"]
     machine = {name: fact["value"] for name, fact in first["machine"].items()}
     packages = ", ".join(f"{n} {v}" for n, v in first["packages"].items() if v)
@@ -121,8 +113,7 @@ def _provenance(result: Mapping[str, Any]) -> str:
     )
 
 
-def render_bars(summary: Mapping[str, Any]) -> str:
-    """Return the table of promises as Markdown."""
+def render_bars(summary):
     lines = [
         "| promise | bar | cases | found | 95 % interval | holds |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -139,7 +130,7 @@ def render_bars(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _remarks(summary: Mapping[str, Any]) -> str:
+def _remarks(summary):
     said = [
         f"- Not kept in one cell: {bar['name']}, {cell}: {judged['successes']} of "
         f"{judged['count']}."
@@ -156,7 +147,7 @@ def _remarks(summary: Mapping[str, Any]) -> str:
     return "\n".join(said)
 
 
-def _tools(summary: Mapping[str, Any]) -> str:
+def _tools(summary):
     columns = ("false alarms", "coverage", "power, 5 %")
     lines = [
         f"| condition | tool | {' | '.join(columns)} | time ÷ budget |",
@@ -176,7 +167,7 @@ def _tools(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _comparison(summary: Mapping[str, Any]) -> str:
+def _comparison(summary):
     tools = summary["tools"]
     if not any(e["false alarms"]["count"] for e in tools if e["tool"] != KIT):
         return ""
@@ -188,11 +179,11 @@ def _comparison(summary: Mapping[str, Any]) -> str:
     )
 
 
-def _percent(share: float | None) -> str:
+def _percent(share):
     return "–" if share is None else f"{100 * share:.3g} %"
 
 
-def write_page(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+def write_page(page, text, begin=BEGIN, end=END):
     """Put a text between the two markers of a page; raise ValueError without them."""
     before, _, rest = page.read_text().partition(begin)
     _, marker, after = rest.partition(end)
@@ -201,7 +192,7 @@ def write_page(page: Path, text: str, begin: str = BEGIN, end: str = END) -> Non
     page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")
 
 
-def check_page(page: Path, folder: Path = FOLDER) -> list[str]:
+def check_page(page, folder=FOLDER):
     """Return what is wrong with a page that shows the newest result; [] if nothing.
 
     The stored summary must follow from the stored rows, and the page must say it.

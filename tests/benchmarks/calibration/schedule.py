@@ -4,10 +4,7 @@ The table below is the whole calibration. It is done in rounds, each with its sh
 every row: drift hits all cells alike, and a stop half-way leaves none of them empty.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 KIT = "kit"
@@ -79,12 +76,11 @@ class Job:
     rank: float
 
     @property
-    def truth(self) -> float:
-        """The true ratio of speeds, variant over baseline."""
+    def truth(self):
         return self.units[0] / self.units[1]
 
     @property
-    def expected_seconds(self) -> float:
+    def expected_seconds(self):
         """About how long it takes; both tools of an agreement warm up, too."""
         if self.kind == "agreement":
             return 2.5 * self.seconds
@@ -92,13 +88,12 @@ class Job:
             return _OVER_WITH_WORKERS * self.seconds
         return _OVER[self.method] * self.seconds
 
-    def to_row(self) -> dict[str, object]:
-        """Return what is known before it is made, as a row has it."""
+    def to_row(self):
         row = asdict(self) | {"truth": self.truth}
         return {name: value for name, value in row.items() if name != "rank"}
 
 
-def all_jobs() -> list[Job]:
+def all_jobs():
     """Return every comparison of the table.
 
     `rank`, from 0 to 1, spreads the jobs of a row evenly: those below a share of 1 are
@@ -107,7 +102,7 @@ def all_jobs() -> list[Job]:
     return [job for row in SCHEDULE for job in _jobs(row)]
 
 
-def _jobs(row: Row) -> Iterator[Job]:
+def _jobs(row):
     label = f"{row.kind}-{row.pair}-{row.seconds:g}s" + "-wall" * (not row.uses_delay)
     cells = [(c, w, m) for m in row.methods for w in row.works for c in row.conditions]
     order = random.Random(label)
@@ -122,7 +117,7 @@ def _jobs(row: Row) -> Iterator[Job]:
             yield Job(name, row.kind, method, condition, work, *how)
 
 
-def fit(jobs: list[Job], minutes: float) -> tuple[list[Job], float]:
+def fit(jobs, minutes):
     """Return those jobs that take about so many minutes, and their share of all."""
     share = min(1.0, minutes / max(expected_minutes(jobs), 1e-9))
     while share > 0.001:
@@ -133,21 +128,20 @@ def fit(jobs: list[Job], minutes: float) -> tuple[list[Job], float]:
     return [], 0.0
 
 
-def expected_minutes(jobs: list[Job], share: float = 1.0) -> float:
-    """Return about how long these jobs take in all."""
+def expected_minutes(jobs, share=1.0):
     processes = sum(1 for _ in batches(jobs, share))
     seconds = sum(job.expected_seconds for job in jobs)
     return (seconds + _SECONDS_PER_PROCESS * processes) / 60
 
 
-def batches(jobs: list[Job], share: float) -> Iterator[list[Job]]:
+def batches(jobs, share):
     """Yield the jobs of one process after the other: a few of one cell, in one round.
 
     Cells come in a new random order in each round, and so do the jobs of a cell.
     """
     count = max(1, round(ROUNDS * share))
     for number in range(count):
-        cells: dict[tuple[str, str, int], list[Job]] = {}
+        cells = {}
         for job in jobs:
             if min(int(job.rank / share * count), count - 1) == number:
                 cells.setdefault((job.condition, job.work, job.threads), []).append(job)

@@ -5,8 +5,6 @@ step costs besides is below 0.2 % of it from 20 units on. Set-up allocates, and 
 step yields 1. None of this sets a thread count: whoever measures does.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import multiprocessing
@@ -52,7 +50,6 @@ def memory(*, units=20):
 
 
 def add_numbers():
-    """Do one unit of plain Python."""
     total = 0
     for number in range(_ADDITIONS):
         total += number % 7
@@ -101,7 +98,6 @@ WORKS = {**ONE_THREAD, "loader": loader, "matmul_threads": matmul_threads}
 
 
 def rest():
-    """Do nothing in particular."""
     while True:
         time.sleep(0.002)
         yield 1
@@ -132,27 +128,16 @@ def shared_pages():
 @contextlib.contextmanager
 def _children(act):
     """Let two processes do something and live until the end of the context."""
-    context = multiprocessing.get_context("fork")
-    ready = context.Semaphore(0)
+    context, kept = multiprocessing.get_context("fork"), []
+    ready = context.Barrier(3)
 
-    def live():
-        kept = act()
-        ready.release()
-        time.sleep(600)
-        return kept
+    def begin():
+        kept.append(act())
+        ready.wait(60)
 
-    processes = [context.Process(target=live, daemon=True) for _ in range(2)]
-    try:
-        for process in processes:
-            process.start()
-        for _ in processes:
-            if not ready.acquire(timeout=60):
-                raise RuntimeError("a child process did not fill its memory")
+    with context.Pool(2, begin):
+        ready.wait(60)  # an error where a child process did not fill its memory
         yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
 
 
 ALLOCATIONS = {"tensor": tensor, "workers": workers, "shared_pages": shared_pages}

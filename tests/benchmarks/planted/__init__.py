@@ -8,19 +8,14 @@ They are sized for two cores: a step takes some milliseconds to some tens of the
 `repaired` is the same training as a good engineer would have written it.
 """
 
-from .compute import COMPUTE, HEALTHY
+from .compute import COMPUTE, HEALTHY, MEMORY
 from .input import INPUT
-from .memory import MEMORY
 from .optimizers import OPTIMIZER
-from .overhead import OVERHEAD
-from .parts import Planted
+from .overhead import OVERHEAD, THREADS
 from .python_code import PYTHON
-from .threads import THREADS
-
-__all__ = ["Planted", "make_planted"]
 
 
-def make_planted() -> list[Planted]:
+def make_planted():
     """Return all planted loops by cause, the healthy ones last."""
     slow = [*INPUT, *PYTHON, *OVERHEAD, *OPTIMIZER, *THREADS]
     return [*slow, *MEMORY, *COMPUTE, *HEALTHY]

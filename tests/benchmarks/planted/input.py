@@ -1,7 +1,5 @@
 """Loops that wait for their data, and the same data made quick to read."""
 
-from __future__ import annotations
-
 import functools
 import time
 import zlib
@@ -12,23 +10,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, RMSprop
-from torch.utils.data import BatchSampler, DataLoader, Dataset
-from torch.utils.data import RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    TensorDataset,
+)
 from torchvision.transforms import v2
 
 from kit.data import Distant, PhotoDataset, photos
 
-from .parts import (
-    Joined,
-    cnn,
-    epochs,
-    fit,
-    mlp,
-    numbers,
-    plant,
-    shown,
-    whole,
-)
+from .parts import Joined, cnn, epochs, fit, mlp, numbers, plant, shown, whole
 
 as_floats = v2.ToDtype(torch.float32, scale=True)
 smoothed = partial(F.cross_entropy, label_smoothing=0.1)
@@ -52,9 +45,6 @@ def table(rows, columns):
     return TensorDataset(numbers(rows, columns), whole(10, rows))
 
 
-# Photos
-
-
 def jpeg_photos(side):
     """Photos that are decoded from JPEG and scaled each time they are read."""
     steps = [v2.PILToTensor(), v2.Resize((side, side)), as_floats]
@@ -75,13 +65,11 @@ def photos_decoded(*, photos=jpeg_photos):
 
 
 def make_distortion():
-    """Return what distorts photos at random."""
     steps = [v2.ColorJitter(0.2, 0.2, 0.2), v2.RandomResizedCrop(48, antialias=True)]
     return v2.Compose([*steps, v2.RandomHorizontalFlip(), as_floats])
 
 
 def photos_in_memory():
-    """Photos at their full size."""
     return whole(256, 24, 3, 256, 256).byte(), whole(10, 24)
 
 
@@ -120,9 +108,6 @@ def too_few_workers(*, num_workers=1):
         yield items
 
 
-# What is far away
-
-
 class TogetherDistant(Distant):
     """Read a batch that lies far away with one request instead of many."""
 
@@ -146,9 +131,6 @@ def autoencode_from_far(*, num_workers=1):
     data = ((vectors, vectors) for vectors, _ in epochs(loader))
     model = mlp(256, 512, 32, 512, 256)
     yield from fit(model, data, Adam, find_loss=F.mse_loss, lr=1e-3, fused=True)
-
-
-# Sentences and sounds
 
 
 @functools.cache
@@ -243,9 +225,6 @@ def spectrograms_unpacked(*, compressed=True):
     encoder, head = nn.GRU(400, 32, batch_first=True), nn.Linear(32, 5)
     model = Joined(lambda x: head(encoder(x[:, ::4])[0][:, -1]), encoder, head)
     yield from fit(model, loader, RMSprop, lr=1e-3)
-
-
-# Numbers in memory
 
 
 def samples_one_by_one(*, together=False):

@@ -1,7 +1,5 @@
 """Loops that spend their time between backward and the next forward."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 

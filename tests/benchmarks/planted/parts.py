@@ -1,7 +1,5 @@
 """What the loops share: data in memory, made once, plain models, the usual step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -28,17 +26,17 @@ numbers, whole = slow_loops.numbers, slow_loops.whole_numbers
 batches, mlp, Blocks = slow_loops.batches, slow_loops.mlp, slow_loops.Blocks
 
 
-def shown(letter: str, cause: str) -> Planted:
+def shown(letter, cause):
     """Return a loop of the gallery in chapter 02, which tells its letter only."""
     loop, repaired = slow_loops.LOOPS[letter], slow_loops.REPAIRED[letter]
     is_ill = repaired is not loop
     return Planted(letter, cause, loop, repaired if is_ill else None)
 
 
-def plant(cause: str | None, *loops: Callable, **repair: object) -> list[Planted]:
+def plant(cause, *loops, **repair):
     """Return loops; a repair is another value of a knob."""
 
-    def repaired(loop: Callable) -> Callable | None:
+    def repaired(loop):
         return partial(loop, **repair) if repair else None
 
     return [
@@ -103,7 +101,7 @@ def convolve(*layers, classes=10):
     return nn.Sequential(*rows, pool, nn.Flatten(), head)
 
 
-def cnn(channels: int) -> nn.Sequential:
+def cnn(channels):
     """Make a small convolutional network for images of three channels."""
     first = nn.Conv2d(3, channels, 3, stride=2, padding=1)
     return convolve(first, nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1))

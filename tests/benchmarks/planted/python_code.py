@@ -1,7 +1,5 @@
 """Loops that spend their time in Python beside the training."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -25,9 +23,6 @@ def now_and_then(steps, every, act):
         if step % every == 0:
             act(step)
         yield items
-
-
-# What it counts
 
 
 def top_five_in_python(outputs, labels):
@@ -118,9 +113,6 @@ def spelling_scored(*, every=1):
     yield from now_and_then(steps, every, score)
 
 
-# What it writes down
-
-
 def weights_logged(*, every=1):
     """Write all weights to a log file on disk in each step."""
     model = mlp(64, 48, 32, 8, activation=nn.Tanh)
@@ -202,8 +194,6 @@ def weights_hashed(*, every=1):
 
     yield from now_and_then(steps, every, add)
 
-
-# What it lets happen: poles balanced on carts
 
 BEGIN = [0.0, 0.0, 0.01, 0.0]
 
