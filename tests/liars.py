@@ -262,8 +262,12 @@ def worker_left_over(stage):
     """A worker of the baseline lives on after it and slows down whoever comes next."""
     left = []
 
+    def runs_on(worker):
+        worker.join(1)  # one that was killed just now has a moment to end
+        return worker.is_alive()
+
     def step(number):
-        stage.work(10 if any(worker.is_alive() for worker in left) else 5)
+        stage.work(10 if any(map(runs_on, left)) else 5)
 
     def leaves():
         worker = forked(time.sleep, 60)
