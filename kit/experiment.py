@@ -174,8 +174,11 @@ def _knobs(
 
 
 def _bound(partial: functools.partial[Any]) -> dict[str, object]:
-    """Return the arguments that a partial has fixed, by name."""
-    names = inspect.signature(partial.func).parameters
+    """Return the arguments that a partial has fixed, by name or else by number."""
+    try:
+        names = [*inspect.signature(partial.func).parameters]
+    except ValueError:  # a built-in function, torch.set_num_threads say, tells none
+        names = [f"argument {number}" for number, _ in enumerate(partial.args, 1)]
     return {**dict(zip(names, partial.args, strict=False)), **partial.keywords}
 
 

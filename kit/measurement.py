@@ -234,15 +234,15 @@ def _look(variant: Variant, budget: Budget) -> None:
         life.open(watch=True)
         life.settle(longest_warm_up(budget.seconds))
         life.pause_to_look()
+        variant.start_seconds = started = life.ready - life.begun
         begun = clock.CLOCK.wall()
         while True:
             life.block()
             if budget.has_seen_enough(variant, life, clock.CLOCK.wall() - begun):
                 break
         closing = clock.CLOCK.wall()
-        started = life.ready - life.begun
     variant.rests = life.rests
-    variant.start_seconds = started + clock.CLOCK.wall() - closing
+    variant.start_seconds += clock.CLOCK.wall() - closing
     budget.begun += started
 
 

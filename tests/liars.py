@@ -1,18 +1,18 @@
 """Experiments built to deceive `kit.compare`: how each does it, and the truth.
 
 Each maker takes a stage and returns two experiments by name, the baseline first. Here
-only a fake clock moves. In `benchmarks/real_liars.py` they take real time, with makers
-of their own for those that `real=None` says it of. `LIARS` has all of them.
+only a fake clock moves; `benchmarks/real_liars.py` has them in real time, with makers
+of its own where `real=None`.
 """
 
+import contextlib
 import functools
 import itertools
-import time
+import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import torch
-from helpers import forked
 
 Maker = Callable[..., dict[str, Callable[[], Generator]]]
 
@@ -26,12 +26,11 @@ LIARS: list["Liar"] = []
 
 @dataclass
 class Liar:
-    """A pair of experiments that deceives, the truth, and what a tool may answer.
+    """A pair that deceives, the truth about it, and what else a tool may answer.
 
-    `truth` is about speed, variant over baseline, `ratio` its value where it is exact
-    in simulated time. A tool may also answer that it cannot tell, or refuse, with one
-    of the words `excuses` in its reason. One that nobody can catch says why in
-    `not_catchable`, and `deceived` is the verdict that it gets.
+    `ratio` is exact in simulated time. Who cannot tell, or refuses, gives a reason with
+    one of `excuses` in it. `not_catchable` says why one cannot be caught, which gets
+    the verdict `deceived`.
     """
 
     name: str
@@ -94,21 +93,16 @@ class SimulatedStage:
 
     @property
     def half_over(self):
-        """Whether half of the seconds that a comparison may take have passed."""
         return self.clock.now > self.half
 
     def work(self, milliseconds, *, delay=0.0, own=0.0):
-        """Let the clock go on; `delay` and `own` as `FakeClock.work` has them."""
         self.clock.work(milliseconds / 1000, delay=delay / 1000, own=own / 1000)
 
     rest = work
 
 
 def repeat(step):
-    """Make an experiment of a function: its argument is the step's number in a start.
-
-    What it returns is the number of items, one for None.
-    """
+    """Make an experiment of what step so-and-so does; it returns items, None for 1."""
 
     def experiment():
         for number in itertools.count():
@@ -120,6 +114,15 @@ def repeat(step):
 def pair(**steps):
     """Make two experiments of what their steps do."""
     return {name: repeat(step) for name, step in steps.items()}
+
+
+def works(stage, **milliseconds):
+    """Make two experiments of how long a step works, or what tells it of its number."""
+
+    def make(long):
+        return lambda number: stage.work(long(number) if callable(long) else long)
+
+    return pair(**{name: make(long) for name, long in milliseconds.items()})
 
 
 def twice(step):
@@ -200,13 +203,13 @@ def cached_result(stage):
 def sleeps_first(stage):
     """It sleeps before its first yield, which is no step."""
 
-    def experiment(milliseconds):
-        stage.rest(milliseconds)
-        while True:
-            yield 1
-            stage.work(5)
+    plain = repeat(lambda number: stage.work(5))
 
-    return {"plain": lambda: experiment(0), "sleepy": lambda: experiment(300)}
+    def sleepy():
+        stage.rest(300)
+        yield from plain()
+
+    return {"plain": plain, "sleepy": sleepy}
 
 
 # State that leaks from one variant into the other
@@ -254,7 +257,7 @@ def model_trained_by_both(stage):
             stage.work(2.5 if easy else 5)
             yield 1
 
-    return {"first": lambda: train(), "second": lambda: train()}
+    return {"first": train, "second": lambda: train()}
 
 
 @lies("worker left over", "same", real=None, ratio=1.0)
@@ -262,11 +265,16 @@ def worker_left_over(stage):
     """A worker of the baseline lives on after it and slows down whoever comes next."""
     left = []
 
+    def runs_on(worker):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            worker.wait(1)  # one that was killed just now has a moment to end
+        return worker.returncode is None
+
     def step(number):
-        stage.work(10 if any(worker.is_alive() for worker in left) else 5)
+        stage.work(10 if any(map(runs_on, left)) else 5)
 
     def leaves():
-        worker = forked(time.sleep, 60)
+        worker = subprocess.Popen(["sleep", "60"])
         try:
             yield from repeat(step)()
         finally:
@@ -332,9 +340,8 @@ def unequal_work(stage):
     """Its steps are longer and handle more, now few items, now many."""
 
     def uneven(number):
-        items = 8 if number % 2 else 120
-        stage.work(items * 0.02)
-        return items
+        stage.work(0.16 if number % 2 else 2.4)
+        return 8 if number % 2 else 120
 
     return pair(even=lambda number: stage.work(0.8) or 32, uneven=uneven)
 
@@ -354,19 +361,13 @@ def fewer_items(stage):
 @lies("growing step", "slower", excuses=CHANGES)
 def growing_step(stage):
     """Its first steps are short, and each takes longer than the one before."""
-    return pair(
-        even=lambda number: stage.work(5),
-        grows=lambda number: stage.work(3 + 0.03 * number),
-    )
+    return works(stage, even=5, grows=lambda number: 3 + 0.03 * number)
 
 
 @lies("garbage-collection storm", "slower", real=None, excuses=CHANGES)
 def collection_storm(stage):
     """Garbage is collected every hundred steps, which a typical step does not show."""
-    return pair(
-        plain=lambda number: stage.work(2),
-        storms=lambda number: stage.work(62 if number % 100 == 99 else 2),
-    )
+    return works(stage, plain=2, storms=lambda n: 62 if n % 100 == 99 else 2)
 
 
 #: The step where a batch has another shape.
@@ -376,19 +377,13 @@ NEW_SHAPE = 12
 @lies("compiles late", "faster", real=None, excuses=CHANGES)
 def compiles_late(stage):
     """It compiles in its first step, and again where a batch has another shape."""
-    return pair(
-        eager=lambda number: stage.work(5),
-        compiled=lambda number: stage.work(300 if number in (1, NEW_SHAPE) else 2.5),
-    )
+    return works(stage, eager=5, compiled=lambda n: 300 if n in (1, NEW_SHAPE) else 2.5)
 
 
 @lies("rare 100 × step", "slower", excuses=CHANGES)
 def rare_step(stage):
     """Every two-hundredth step takes a hundred times as long as the others."""
-    return pair(
-        even=lambda number: stage.work(1),
-        rare=lambda number: stage.work(100 if number % 200 == 199 else 1),
-    )
+    return works(stage, even=1, rare=lambda n: 100 if n % 200 == 199 else 1)
 
 
 @lies("shrinking data", "same", ratio=1.0)
