@@ -175,7 +175,10 @@ def _knobs(
 
 def _bound(partial: functools.partial[Any]) -> dict[str, object]:
     """Return the arguments that a partial has fixed, by name."""
-    names = inspect.signature(partial.func).parameters
+    try:
+        names = [*inspect.signature(partial.func).parameters]
+    except ValueError:  # most built-in functions do not tell
+        names = [f"args[{n}]" for n in range(len(partial.args))]
     return {**dict(zip(names, partial.args, strict=False)), **partial.keywords}
 
 
