@@ -130,7 +130,7 @@ ASKED = [
     (lambda: ask(on=[]), ["on=[]", "empty"]),
     (lambda: kit.explore(train, of="loss", lr=[1, 2]), ["explore()", "loss"]),
     (lambda: kit.explore(train, lr=[]), ["explore()", "lr", "empty"]),
-    (lambda: kit.explore(train, lr=[1, 2], model=3), ["explore()", "model", "int"]),
+    (lambda: kit.explore(train, lr=[1, 2], model=3), ["explore()", "model", "3"]),
     (lambda: kit.diagnose(train, seconds=None), ["diagnose()", "seconds=None"]),
     (lambda: kit.compare(train, lr=(1, 2)), ["one variant", "train(", "=["]),
     (lambda: kit.compare({}, lr=[1, 2]), ["empty"]),

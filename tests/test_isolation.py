@@ -352,7 +352,7 @@ def test_a_net_is_put_back_however_it_is_reached_and_named(name, experiment, kno
 PART = nn.Parameter(torch.ones(4))
 LAYOUTS = {
     "dtype": lambda net, _: net.to(torch.bfloat16),
-    "strides": lambda net, _: net[0].weight.data.t_(),
+    "strides": lambda net, _: setattr(net[0].weight, "data", net[0].weight.data.t()),
     "a hook": lambda net, _: net[0].register_forward_hook(lambda *_: None),
     "another submodule": lambda net, _: net.__setitem__(2, nn.Linear(5, 5)),
     "another parameter": lambda net, _: setattr(net[0], "bias", PART),
