@@ -231,7 +231,10 @@ def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]
     items, metrics = value if is_pair else (value, {})
     # A tensor is not read: that would wait for the device.
     is_number = hasattr(items, "__float__") and not hasattr(items, "detach")
-    count = float(items) if is_number and not isinstance(items, bool) else math.nan
+    count = math.nan
+    if is_number and not isinstance(items, bool):
+        with contextlib.suppress(TypeError, ValueError):  # an array of several
+            count = float(items)
     if not (math.isfinite(count) and (count > 0 or count == least)):
         said = "only bare `yield`s" if value is None else format_value(items)
         raise ValueError(f"{said}; a step handles a number of items")

@@ -1,6 +1,5 @@
 """Bad input is refused at once, in words that help, and leaves nothing half-done."""
 
-import contextlib
 import functools
 import gc
 import itertools
@@ -42,10 +41,8 @@ def called():
 
 
 def no_yield(*, lr=0.1):
-    if lr:
-        called()
-        return
     called()
+    return
 
 
 async def coroutine(*, lr=0.1):
@@ -166,11 +163,10 @@ def yields(*values, closed=None):
     return train
 
 
-KNOWN = "an array is asked for its number, and what it raises is not caught"
 NO_STEPS = [
     (0, " 0;"),
     (torch.ones(4, 4), "tensor"),
-    pytest.param(numpy.ones((4, 4)), "array", marks=pytest.mark.xfail(reason=KNOWN)),
+    (numpy.ones((4, 4)), "array"),
     ((8, 0.5), "0.5"),
     (({"loss": 0.5}, 8), "{'loss': 0.5}"),
     ((8, {"loss": "high"}), "'loss'"),
@@ -223,16 +219,6 @@ def test_who_raises_is_named_with_where_and_why(where, error, place, door):
     assert len(refused(lambda: DOORS[door](ends(where, error)), *words)) < 800
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_experiment_that_cannot_be_closed_is_named():
-    def train(*, lr=0.1):
-        while True:
-            with contextlib.suppress(BaseException):
-                yield 1
-
-    refused(lambda: kit.measure(train), "train(lr=0.1)", "closing")
-
-
 def test_the_error_of_a_step_is_not_hidden_by_one_of_closing_the_other():
     """In the second life of each: those live side by side."""
     lives = itertools.count()
@@ -252,7 +238,7 @@ ODD_THINGS += ["line\n" * 99, "x" * 5000, {"x": LONG}, [LONG] * 9]
 JUNK = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary()),
     st.lists(st.integers(), max_size=3),
-    st.dictionaries(st.text(), st.floats(), max_size=3),
+    st.dictionaries(st.text(), st.text(), max_size=3),
     st.sampled_from(ODD_THINGS),
 )
 
@@ -263,10 +249,6 @@ def is_time(x):
 
 def is_count(x):
     return type(x) is int and x > 0
-
-
-def is_metrics(x):
-    return isinstance(x, dict) and all(type(each) is float for each in x.values())
 
 
 #: What must be named, where junk gets in, and what is none there.
@@ -282,8 +264,8 @@ ARGUMENTS = [
     ("within=", lambda x: ask(of="loss", seconds=None, within=x), is_time),
     ("on=", lambda x: kit.measure(train, on=x), lambda x: x is None),
     ("momentum=", lambda x: kit.measure(train, momentum=x), lambda x: False),
-    ("yield", lambda x: kit.measure(yields(x)), lambda x: is_time(x) or x is LONG),
-    ("metric", lambda x: kit.measure(yields((1, x))), is_metrics),
+    ("yield", lambda x: kit.measure(yields(x)), is_time),
+    ("metric", lambda x: kit.measure(yields((1, x))), lambda x: not x and x == {}),
 ]
 
 
@@ -292,9 +274,6 @@ ARGUMENTS = [
 def test_junk_of_any_kind_never_gets_past_the_door(word, call, is_sound, junk):
     assume(not is_sound(junk))
     assert len(refused(lambda: call(junk), word)) < 800
-
-
-# What works
 
 
 GOOD = [

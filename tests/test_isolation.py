@@ -375,19 +375,17 @@ def test_a_changed_layout_is_refused_with_advice(name):
     helpers.refused(lambda: kit.measure(train), *words)
 
 
-OTHER_NET = nn.Linear(2, 1)
+OTHER_NET = nn.Linear(4, 1)
 
 
 def step():
-    return OTHER_NET(torch.ones(2))
+    return OTHER_NET(A)
 
 
 def test_an_attribute_is_not_taken_for_a_global_of_the_same_name():
     def train():
-        net = nn.Linear(2, 1)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)])
         while True:
-            net(torch.ones(2)).sum().backward()
             optimizer.step()
             yield 1
 
