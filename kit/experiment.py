@@ -174,11 +174,11 @@ def _knobs(
 
 
 def _bound(partial: functools.partial[Any]) -> dict[str, object]:
-    """Return the arguments that a partial has fixed, by name or else by number."""
+    """Return the arguments that a partial has fixed, by name."""
     try:
         names = [*inspect.signature(partial.func).parameters]
-    except ValueError:  # a built-in function, torch.set_num_threads say, tells none
-        names = [f"argument {number}" for number, _ in enumerate(partial.args, 1)]
+    except ValueError:  # most built-in functions do not tell
+        names = [f"args[{n}]" for n in range(len(partial.args))]
     return {**dict(zip(names, partial.args, strict=False)), **partial.keywords}
 
 
@@ -198,13 +198,19 @@ def _returns_nothing(function: Callable[..., Any] | None) -> bool:
 
 def _nodes_of(code: types.CodeType) -> list[ast.AST]:
     """Return where a function's source is: several lambdas may stand in one line."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    return [
-        node
-        for node in ast.walk(_parse(code))
-        if isinstance(node, kinds) and _first_line(node) == code.co_firstlineno
-        if getattr(node, "name", "<lambda>") == code.co_name
-    ]
+    found = _find_functions("".join(linecache.getlines(code.co_filename)))
+    return found.get((code.co_firstlineno, code.co_name), [])
+
+
+@functools.lru_cache(maxsize=32)
+def _find_functions(source: str) -> dict[tuple[int, str], list[ast.AST]]:
+    """Return all functions of a file by first line and name: a walk takes long."""
+    found: dict[tuple[int, str], list[ast.AST]] = {}
+    for node in ast.walk(_parse_text(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            place = _first_line(node), getattr(node, "name", "<lambda>")
+            found.setdefault(place, []).append(node)
+    return found
 
 
 def _inside(function: ast.AST) -> Iterator[ast.AST]:
@@ -225,7 +231,10 @@ def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]
     items, metrics = value if is_pair else (value, {})
     # A tensor is not read: that would wait for the device.
     is_number = hasattr(items, "__float__") and not hasattr(items, "detach")
-    count = float(items) if is_number and not isinstance(items, bool) else math.nan
+    count = math.nan
+    if is_number and not isinstance(items, bool):
+        with contextlib.suppress(TypeError, ValueError):  # an array of several
+            count = float(items)
     if not (math.isfinite(count) and (count > 0 or count == least)):
         said = "only bare `yield`s" if value is None else format_value(items)
         raise ValueError(f"{said}; a step handles a number of items")

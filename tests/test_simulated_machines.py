@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
-from trials import make_machine, rate_trial, run_trial
+from trials import make_machine, rate_trial
 
-from kit.comparison import Comparison
 from kit.ratio import compare_trials
 
 ALARMS, COVERED = 0.05, 0.93
@@ -35,7 +34,7 @@ BUSY = Noise(start=0.02, block=0.05, slow=0.01)
 BURSTY = Noise(start=0.03, block=0.02, slow=0.02, burst=0.3)
 MACHINES = [QUIET, BUSY, BURSTY]
 #: Quieter than the others, and one where only starts differ.
-STILL = Noise(start=0.005, block=0.005, slow=0.02)
+STILL = Noise(start=0.005, block=0.005, slow=0.002)
 UNEVEN = Noise(start=0.02, block=0.002, slow=0.0)
 
 
@@ -102,9 +101,6 @@ def says(ratios, *verdicts):
     return [ratio.verdict in verdicts for ratio in ratios]
 
 
-# Speeds
-
-
 @pytest.mark.parametrize("noise", [*MACHINES, UNEVEN], ids=str)
 def test_a_thing_is_not_called_faster_than_itself(noise):
     ratios = judge_many(600, 1.0, noise)
@@ -113,7 +109,7 @@ def test_a_thing_is_not_called_faster_than_itself(noise):
 
 
 KINDS = [{"pairs": pairs} for pairs in (1, 2, 4, 6, 8)]
-KINDS += [{"rounds": 1}, {"rounds": 12}, {"truth": 10 / 13}]
+KINDS += [{"rounds": 1}, {"rounds": 12, "count": 100}, {"truth": 10 / 13}]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -132,7 +128,7 @@ POWER = [
     (BUSY, 1.2, 5, "faster", 0.95),
     (BURSTY, 1.2, 5, "faster", 0.95),
     (BURSTY, 1 / 2, 5, "slower", 0.95),
-    (QUIET, 1.0, 8, "same", 0.75),
+    (QUIET, 1.0, 8, "same", 0.95),
     (STILL, 1.0, 5, "same", 0.90),
 ]
 
@@ -164,46 +160,17 @@ def judge_rare(count, sides, rounds, *, regular=True):
     return ratios
 
 
-@pytest.mark.parametrize(("rounds", "regular"), [(3, True), (6, True), (12, False)])
-def test_rare_slow_steps_are_never_called_wrong(rounds, regular):
-    """The truth is the ratio of mean times, 60 : 159."""
-    ratios = judge_rare(150, [1], rounds, regular=regular)
-    assert_at_least(0.95, says(ratios, "slower", "cannot tell"))
-    both = judge_rare(100, [0, 1], rounds, regular=False)
+DOUBT = "cannot tell"
+RARE = [(3, True, DOUBT), (6, True, DOUBT), (12, False, DOUBT), (30, True, "slower")]
+
+
+@pytest.mark.parametrize(("rounds", "regular", "at_least"), RARE)
+def test_rare_slow_steps_are_never_called_wrong(rounds, regular, at_least):
+    """The truth is the ratio of mean times, 60 : 159; ten slow ones are enough."""
+    count = min(100, 1800 // rounds)
+    ratios = judge_rare(count, [1], rounds, regular=regular)
+    assert_at_least(0.95, says(ratios, "slower", at_least))
+    both = judge_rare(count, [0, 1], rounds, regular=False)
     assert_at_most(ALARMS, says(both, "faster", "slower"))
-
-
-def test_slow_steps_that_came_ten_times_are_called():
-    ratios = judge_rare(60, [1], 30)
-    assert_at_least(0.95, says(ratios, "slower"))
-    assert_at_least(COVERED, holds(ratios, 60 / 159))
-
-
-def test_intervals_of_four_challengers_hold_together():
-    random, together = np.random.default_rng(41), []
-    truths = {"1": 1.0, "20/21": 20 / 21, "10/13": 10 / 13, "1/2": 1 / 2}
-    for case in range(150):
-        drawn = [draw_seconds(random, x, MACHINES[case % 3]) for x in truths.values()]
-        trials = make_trials(np.concatenate([seconds[0] for seconds in drawn])[None])
-        for number, seconds in enumerate(drawn):
-            trials += make_trials(seconds[1:], first=10 * number)
-        found = Comparison(trials, ["base", *truths]).ratios
-        together.append(all(holds([found[x]], truths[x])[0] for x in truths))
-    assert_at_least(0.95, together)
-
-
-@pytest.mark.parametrize("truth", [1.0, 1.3])
-def test_whole_runs_are_compared_pair_by_pair(truth):
-    random, found = np.random.default_rng(52), []
-    for case in range(600):
-        noise, repeats = MACHINES[case % 3], (3, 5, 10)[case // 3 % 3]
-        logs = random.normal(0, noise.start, (2, repeats))
-        logs += random.normal(0, 0.2, repeats)  # what both share
-        slow = random.random((2, repeats)) < noise.slow
-        logs += slow * np.log(random.uniform(1.2, 3, (2, repeats)))
-        logs[1] += math.log(truth)
-        found.append(compare_trials(*map(run_trial, np.exp(logs)), "run_seconds"))
-    assert_at_least(COVERED, holds(found, truth))
-    assert_at_most(ALARMS, says(found, "less", *["more"] * (truth == 1.0)))
-    if truth != 1.0:  # three repeats are often too few
-        assert_at_least(0.75, says(found, "more"))
+    if at_least == "slower":
+        assert_at_least(COVERED, holds(ratios, 60 / 159))
