@@ -62,9 +62,6 @@ def kept(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-# machine, diagnose
-
-
 @pytest.fixture
 def asked(monkeypatch):
     """How `diagnose` was asked: a real one takes seconds, and is tested elsewhere."""
@@ -137,9 +134,6 @@ def test_a_script_is_imported_as_python_would_run_it(capsys):
         load_experiment("quick.py", "train", seconds=0.1)
     said = capsys.readouterr().err
     assert "quick.py" in said and "train while it is imported" in said
-
-
-# claims
 
 
 def write_chapter(folder, *cells, name=CHAPTER):
@@ -258,9 +252,6 @@ def test_a_recording_that_is_not_what_it_should_be_counts_for_nothing(
     status, out, err = check(capsys)
     assert status == 1 and "4 ×" not in out
     assert said in err and len(err.splitlines()) <= 6
-
-
-# record, with a kernel that is none
 
 
 QUIET = (0.98, 1.02)

@@ -75,9 +75,6 @@ def list_names(folder):
     return sorted(os.listdir(folder)) if folder.exists() else []
 
 
-# What is drawn
-
-
 def test_pixels_are_the_same_on_every_machine_and_need_no_readers_numbers():
     before, photos, glyphs = reader_state(), hashlib.sha256(), hashlib.sha256()
     for index in range(20):
@@ -119,9 +116,6 @@ def test_every_size_has_a_place_of_its_own_and_a_quick_run_has_few(cache, monkey
     assert count() == [10, 300, 60_000, 10_000]
     with pytest.raises(ValueError, match=r"photos\(n=9\)"):
         data.photos(9)
-
-
-# Kept whole, or not at all
 
 
 @either
@@ -208,11 +202,6 @@ def test_two_processes_at_once_both_get_it(ask, cache, monkeypatch, capsys):
         process.join(60)
     assert [process.exitcode for process in both] == [0, 0]
     assert len(list_names(cache)) == 1
-
-
-
-
-# As data sets
 
 
 def test_photos_are_read_as_torchvision_reads_them(drawn):

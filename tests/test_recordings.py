@@ -41,9 +41,6 @@ def refused(content, *words):
     assert len(text.splitlines()) <= 6
 
 
-# There and back
-
-
 SECONDS, FLAG = st.floats(0, 1e300), st.booleans()
 ITEMS, STEPS = st.integers(1, 2**60) | st.floats(0.5, 1e9), st.integers(1, 99)
 RANKS = st.lists(SECONDS, max_size=2)
@@ -132,9 +129,6 @@ def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
     assert json.loads(path.read_bytes()) == CONTENT, "written as it was"
 
 
-# Changed, cut, or something else
-
-
 def find_places(value, place=()):
     """Yield the way to each value inside, the containers too."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
@@ -187,9 +181,6 @@ def test_another_format_says_which_is_read_and_what_to_do(number):
     refused(content, f"format is {number!r}", "reads 4", "Update the kit")
 
 
-# Written whole, or not at all
-
-
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
 def test_a_save_that_fails_leaves_the_old_file_and_no_other(
@@ -211,9 +202,6 @@ def test_a_save_that_fails_leaves_the_old_file_and_no_other(
     assert calls == ["fsync", "replace"][: len(calls)], "on disk before it has its name"
     if isinstance(error, OSError):
         assert all(word in str(caught.value) for word in (path.name, "No space left"))
-
-
-# Found again
 
 
 SOURCE = "def count(*, n=1):\n    while True:\n        yield n"

@@ -53,9 +53,6 @@ def idle():
         yield 1
 
 
-# What an experiment starts
-
-
 @pytest.fixture
 def impatient(monkeypatch):
     """Give processes less time to end: two seconds each would be most of this file."""
@@ -194,9 +191,6 @@ def test_a_second_stop_ends_what_a_step_waits_for_and_the_first_does_not():
     assert [trial.outcome for trial in panel.trials] == ["stopped"]
 
 
-# Helpers that all share
-
-
 def test_helpers_that_all_share_survive_and_a_fork_servers_workers_do_not(impatient):
     tracker, pids = resource_tracker._resource_tracker, []
     tracker._stop()  # else another test may have started it before
@@ -214,9 +208,6 @@ def test_helpers_that_all_share_survive_and_a_fork_servers_workers_do_not(impati
     shared = {tracker._pid, forkserver._forkserver._forkserver_pid}
     assert system.find_alive(shared) == shared
     assert not any(f"({pid})" in repr(comparison.trials) for pid in shared)
-
-
-# Errors of a loader's workers
 
 
 DEATHS = {
