@@ -22,10 +22,7 @@ from kit import life, system
 from kit.experiment import ExperimentError
 from kit.hints import find_hint
 
-pytestmark = [
-    pytest.mark.usefixtures("smoke"),
-    pytest.mark.skipif(sys.platform == "win32", reason="forks, and sends signals"),
-]
+pytestmark = pytest.mark.usefixtures("smoke")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose")
 
 
@@ -65,28 +62,6 @@ STUBBORN = "import signal, subprocess, time\nsignal.signal(15, signal.SIG_IGN)\n
 STUBBORN += "subprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
 
 
-def lingering(pids, act):
-    """Return an experiment that starts two processes and ends neither.
-
-    `act(place)` is called in set-up, after a step and on closing.
-    """
-
-    def linger():
-        parent = start(STUBBORN)
-        wait_until(lambda: system.find_descendants(parent.pid))
-        pids.update({parent.pid}, system.find_descendants(parent.pid))
-        act("set-up")
-        yield 1
-        yield 1
-        act("step")
-        try:
-            yield from idle()
-        finally:
-            act("close")
-
-    return linger
-
-
 ENDS = {"stop": "stopped", "no lists": "complete", "another cell": "disturbed"}
 
 
@@ -109,10 +84,23 @@ def test_however_it_ends_no_process_is_left_and_who_lingered_is_named(
         # As on a Mac, which has no /proc.
         "no lists": lambda: monkeypatch.setattr(os, "listdir", list_nothing),
     }
+
+    def linger():
+        parent = start(STUBBORN)
+        wait_until(lambda: system.find_descendants(parent.pid))
+        pids.update({parent.pid}, system.find_descendants(parent.pid))
+        _ = where == "set-up" and acts[how]()
+        yield 1
+        yield 1
+        _ = where == "step" and acts[how]()
+        try:
+            yield from idle()
+        finally:
+            _ = where == "close" and acts[how]()
+
     try:
         with contextlib.nullcontext() if how in ENDS else pytest.raises(how):
-            experiment = lingering(pids, lambda x: x == where and acts[how]())
-            trial = kit.measure(experiment)
+            trial = kit.measure(linger)
             is_late = (how, where) == ("stop", "close")
             assert trial.outcome == ("complete" if is_late else ENDS[how])
             assert all(f"({pid})" in repr(trial) for pid in pids)
@@ -159,27 +147,34 @@ def test_the_readers_own_processes_go_on_and_the_experiments_own_end_unnamed():
 
     other = threading.Thread(target=cell)
     other.start()
-    try:
-        with child() as before:
-            theirs.add(before.pid)
-            assert kit.measure(experiment).notes == []
-            assert len(own) == 1 and system.find_alive([*theirs, *own]) == theirs
-    finally:
-        over.set()
-        other.join()
+    with child() as before:
+        theirs.add(before.pid)
+        notes = kit.measure(experiment).notes
+        alive = system.find_alive([*theirs, *own])
+    over.set()
+    other.join()
+    assert (notes, alive, len(own)) == ([], theirs, 1)
+
+
+def hang(waits_for):
+    """Return an experiment whose step waits for a loader's worker, which sleeps."""
+
+    def fetch(samples):
+        time.sleep(60 if 3 in samples else 0)
+        return samples
+
+    def hangs(*, n=1):
+        fork = {"num_workers": 1, "multiprocessing_context": "fork"}
+        loader = iter(DataLoader(range(4), collate_fn=fetch, **fork))
+        for _ in loader:
+            yield n
+            waits_for[:] = [each.pid for each in loader._workers]
+
+    return hangs
 
 
 def test_a_second_stop_ends_what_a_step_waits_for_and_the_first_does_not():
-    waits_for = []
-
-    def hangs(*, n=1):
-        with child() as worker:
-            yield n
-            waits_for.append(worker.pid)
-            worker.join()
-            raise RuntimeError("my worker died")
-
-    panel = kit.explore(hangs, n=[1, 2])
+    panel = kit.explore(hang(waits_for := []), n=[1, 2])
     running = threading.Thread(target=panel.run)
     running.start()
     wait_until(lambda: waits_for)
@@ -190,6 +185,19 @@ def test_a_second_stop_ends_what_a_step_waits_for_and_the_first_does_not():
     wait_until(lambda: panel.stop() or not system.find_alive(waits_for), 20)
     running.join(20)
     assert [trial.outcome for trial in panel.trials] == ["stopped"]
+
+
+def test_an_interrupt_of_a_hanging_step_ends_it_and_its_workers_at_once():
+    def interrupt():
+        wait_until(lambda: waits_for)
+        begun.append(time.monotonic())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    waits_for, begun = [], []
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        kit.measure(hang(waits_for))
+    assert time.monotonic() - begun[0] < 2 and not system.find_alive(waits_for)
 
 
 def test_helpers_that_all_share_survive_and_a_fork_servers_workers_do_not(impatient):
@@ -257,7 +265,8 @@ REMEDIES += [(f"{TRACEBACK}\nRuntimeError: no photo\n", None)]
 def test_a_known_failure_has_its_remedy_and_no_other_has(monkeypatch, said, word):
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda **_: "fork")
     hint = find_hint(RuntimeError(said))
-    assert hint is word is None or (word in hint and not re.search(r"[{\n]", hint))
+    assert (hint is None) == (word is None)
+    assert hint is None or (word in hint and not re.search(r"[{\n]", hint))
 
 
 def test_what_other_processes_cannot_see_goes_into_a_file(monkeypatch):
