@@ -125,14 +125,6 @@ def test_over_a_slowed_link_any_message_takes_so_many_times_as_long(size, link, 
         link.slowed(0)
 
 
-def test_named_links_are_as_fast_as_their_standards_say():
-    gbit = [round(8e-9 * link.bytes_per_second) for link in LINKS.values()]
-    assert gbit == [1, 100, round(32 * 16 * 128 / 130), 400, 8 * 18 * 25, 8 * 18 * 50]
-    assert all(1e-6 < link.latency_seconds < 1e-4 for link in LINKS.values())
-    with pytest.raises(TypeError, match=r"simulate_link\(link='NVLink 4'\) is no link"):
-        links.simulate_link("NVLink 4")
-
-
 @pytest.mark.parametrize("link", [Link(0.02, 4e6), None])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_messages_arrive_whole_in_turn_and_late(monkeypatch, ranks, link):
@@ -178,7 +170,7 @@ class Recomputed(nn.Sequential):
 
 class Looking(nn.Linear):
     def forward(self, x):
-        return super().forward(x) if x.mean() > 0 else x
+        return x if super().forward(x).mean() > 0 else -x
 
 
 class Viewed(nn.Linear):
@@ -265,8 +257,8 @@ def test_a_step_keeps_what_was_predicted_and_predicting_changes_nothing(make, ba
     state = [x for some in adam.state.values() for k, x in some.items() if k != "step"]
     kept = sum(x.nbytes for x in state)
     assert found[:3] == (sum(own.values()), gradients, kept)
-    largest = max(gradients, found.activations)
-    assert found.peak == found.parameters + kept + largest and found.total == sum(found)
+    assert found.total == sum(found)
+    assert found.peak == found.total - min(gradients, found.activations)
 
 
 def test_a_model_that_learns_nothing_keeps_its_parameters_only():
@@ -274,13 +266,7 @@ def test_a_model_that_learns_nothing_keeps_its_parameters_only():
     assert found == (found.parameters, 0, 0, 0)
 
 
-NEEDY = [(Looking(4, 4), torch.zeros(2, 4), "Looking failed")]
-NEEDY += [(nn.Linear(4, 4), torch.zeros(2, 5), "Linear failed .*4, 4")]
-
-
-@pytest.mark.parametrize(("model", "batch", "words"), NEEDY)
-def test_a_model_that_needs_numbers_is_told_to_measure(model, batch, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        predict_step_memory(model, batch)
-    assert "kit.measure" in str(caught.value)
-    assert len(str(caught.value).splitlines()) <= 6
+def test_a_model_that_needs_numbers_is_told_to_measure():
+    for width, words in ((4, "Looking failed"), (5, r"Looking failed .*4, 4")):
+        with pytest.raises(ValueError, match=rf"{words}[^\n]*\n.*kit\.measure"):
+            predict_step_memory(Looking(4, 4), torch.zeros(2, width))
