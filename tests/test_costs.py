@@ -17,15 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.autograd.profiler import profile
+from torch.distributed.distributed_c10d import AllgatherOptions
 from torch.utils.checkpoint import checkpoint
 
 from kit import costs
 from kit.costs import LINKS, Line, Link, predict_loader, predict_step_memory
 
 SOME = st.integers(1, 1000).map(lambda n: n / 100)
-
-
-# Seconds per step
 
 
 @given(st.integers(1, 6), SOME, SOME, st.just(0.0) | SOME)
@@ -67,22 +65,12 @@ def predict_ring(ranks, compute, latency, size, speed):
 @given(st.integers(1, 8), st.integers(1, 4), SOME, SOME, SOME)
 def test_ranks_wait_as_long_as_in_a_simulated_ring(ranks, part, compute, alpha, beta):
     """Each chunk goes round once to grow to its sum, then once more to be known."""
-    size, turns, seconds = ranks * part, 2 * (ranks - 1), compute / ranks
-    have = [[float(rank + n) for n in range(size)] for rank in range(ranks)]
-    for turn in range(turns):
-        before = copy.deepcopy(have)
-        for rank in range(ranks):
-            goal = have[(rank + 1) % ranks]
-            for n in range(size)[(rank - turn) % ranks :: ranks]:
-                kept = goal[n] if turn < ranks - 1 else 0.0
-                goal[n] = kept + before[rank][n]
-        seconds += alpha + part / beta
-    assert have == [[sum(range(n, n + ranks)) for n in range(size)]] * ranks
-    predicted = predict_ring(ranks, compute, turns * alpha, size, beta)
+    parts, turns, seconds = {rank: {rank} for rank in range(ranks)}, 0, compute / ranks
+    while any(len(held) < ranks for held in parts.values()):
+        parts = {rank: parts[rank] | parts[(rank - 1) % ranks] for rank in range(ranks)}
+        turns, seconds = turns + 2, seconds + 2 * (alpha + part / beta)
+    predicted = predict_ring(ranks, compute, turns * alpha, ranks * part, beta)
     assert predicted == pytest.approx(seconds)
-
-
-# What grows along a line
 
 
 @given(
@@ -128,9 +116,6 @@ def test_an_amount_that_cannot_be_is_named(call, arguments, amounts, words):
         getattr(costs, call)(*arguments, **amounts)
 
 
-# Links
-
-
 @given(SOME, st.sampled_from([*LINKS.values()]), SOME)
 def test_over_a_slowed_link_any_message_takes_so_many_times_as_long(size, link, factor):
     both = link, link.slowed(factor)
@@ -138,14 +123,6 @@ def test_over_a_slowed_link_any_message_takes_so_many_times_as_long(size, link, 
     assert times[1] == pytest.approx(factor * times[0])
     with pytest.raises(ValueError, match="factor=0"):
         link.slowed(0)
-
-
-def test_named_links_are_as_fast_as_their_standards_say():
-    gbit = [round(8e-9 * link.bytes_per_second) for link in LINKS.values()]
-    assert gbit == [1, 100, round(32 * 16 * 128 / 130), 400, 8 * 18 * 25, 8 * 18 * 50]
-    assert all(1e-6 < link.latency_seconds < 1e-4 for link in LINKS.values())
-    with pytest.raises(TypeError, match=r"simulate_link\(link='NVLink 4'\) is no link"):
-        links.simulate_link("NVLink 4")
 
 
 @pytest.mark.parametrize("link", [Link(0.02, 4e6), None])
@@ -163,7 +140,7 @@ def test_messages_arrive_whole_in_turn_and_late(monkeypatch, ranks, link):
         group.link, told = link, [torch.empty(24) for _ in range(ranks)]
         future = group.allreduce([x := torch.arange(24.0) + rank]).get_future()
         added = future.then(lambda done: done.value()[0] + 1).wait()
-        group.allgather([told], [mine]).wait()
+        group.allgather([told], [mine], AllgatherOptions()).wait()
         (options := dist.BroadcastOptions()).rootRank = 1
         group.broadcast([mine], options).wait()
         with pytest.raises(NotImplementedError, match="carries all_reduce, all_gather"):
@@ -182,9 +159,6 @@ def test_messages_arrive_whole_in_turn_and_late(monkeypatch, ranks, link):
     assert sorted(waits) == pytest.approx(sorted(ends))
 
 
-# What a training step keeps
-
-
 class Recomputed(nn.Sequential):
     """Blocks of which only inputs are kept."""
 
@@ -196,7 +170,7 @@ class Recomputed(nn.Sequential):
 
 class Looking(nn.Linear):
     def forward(self, x):
-        return super().forward(x) if x.mean() > 0 else x
+        return x if super().forward(x).mean() > 0 else -x
 
 
 class Viewed(nn.Linear):
@@ -283,19 +257,16 @@ def test_a_step_keeps_what_was_predicted_and_predicting_changes_nothing(make, ba
     state = [x for some in adam.state.values() for k, x in some.items() if k != "step"]
     kept = sum(x.nbytes for x in state)
     assert found[:3] == (sum(own.values()), gradients, kept)
-    largest = max(gradients, found.activations)
-    assert found.peak == found.parameters + kept + largest and found.total == sum(found)
-    sgd = predict_step_memory(model.requires_grad_(False), batch, state_tensors=0)
-    assert sgd == (found.parameters, 0, 0, 0), "only what learns has more"
+    assert found.total == sum(found)
+    assert found.peak == found.total - min(gradients, found.activations)
 
 
-NEEDY = [(Looking(4, 4), torch.zeros(2, 4), "Looking failed")]
-NEEDY += [(nn.Linear(4, 4), torch.zeros(2, 5), "Linear failed .*4, 4")]
+def test_a_model_that_learns_nothing_keeps_its_parameters_only():
+    found = predict_step_memory(stack().requires_grad_(False), torch.zeros(9, 64))
+    assert found == (found.parameters, 0, 0, 0)
 
 
-@pytest.mark.parametrize(("model", "batch", "words"), NEEDY)
-def test_a_model_that_needs_numbers_is_told_to_measure(model, batch, words):
-    with pytest.raises(ValueError, match=words) as caught:
-        predict_step_memory(model, batch)
-    assert "kit.measure" in str(caught.value)
-    assert len(str(caught.value).splitlines()) <= 6
+def test_a_model_that_needs_numbers_is_told_to_measure():
+    for width, words in ((4, "Looking failed"), (5, r"Looking failed .*4, 4")):
+        with pytest.raises(ValueError, match=rf"{words}[^\n]*\n.*kit\.measure"):
+            predict_step_memory(Looking(4, 4), torch.zeros(2, width))

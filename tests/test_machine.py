@@ -40,9 +40,6 @@ def look(files, *, cores=8, ask=kit.this_machine):
         return ask(root=Path(root))
 
 
-# Limits: the tightest of a process's own control group and those around it
-
-
 def group(name, cores=None, *, memory=None, stopped=0, old=False):
     """Return a control group's files: its limits, and how long it was stopped."""
     quota = None if cores is None else f"{cores * 1e5:.0f}"
@@ -68,9 +65,7 @@ QUOTAS = [
     (NEW | group("/pods/me"), 8, "no control group"),
     (NEW | group("/pods/me", 2.5), 2, f"a quota of 2.5 cores in /{ROOM}/pods/me"),
     (NEW | group("/pods/me", 0.5), 1, "0.5 cores"),
-    (NEW | group("/pods/me", 16), 8, "16 cores"),
     (NEW | group("/pods/neighbour", 1), 8, "no control group"),
-    (OLD | group("/docker/abc", 3, old=True), 3, "/docker/abc"),
     (OLD | group("", 2, old=True), 2, "cpu,cpuacct"),  # what a container sees
     (OLD | group("/docker/abc", 3, old=True) | group("", 2), 2, f"/{ROOM}"),
     (inside("/../x", old=True) | group("", 2, old=True), 2, "2 cores"),
@@ -93,9 +88,9 @@ LIMITS = st.dictionaries(st.sampled_from(GROUPS), st.integers(1, 20))
 def test_no_limit_of_a_group_around_this_one_is_overlooked(halves, gigabytes, old):
     files = inside(GROUPS[-1], old=old)
     for number, name in enumerate(GROUPS, 1):
-        limits = {"memory": gigabytes.get(name, 0) * 10**9, "stopped": number}
         cores = halves[name] / 2 if name in halves else None
-        files |= group(name, cores, **limits, old=old)
+        memory = gigabytes.get(name, 0) * 10**9
+        files |= group(name, cores, memory=memory, stopped=number, old=old)
     found, fewest = look(files), min(halves.values(), default=16)
     assert found.cores == min(8, max(1, fewest // 2))
     least = min(gigabytes.values(), default=9) * 10**9
@@ -121,9 +116,6 @@ def test_garbage_or_nothing_is_unknown_no_guess_and_no_error(files):
     assert all(map(math.isfinite, load)) and load.throttled == 0
 
 
-# What decides its speed
-
-
 XEON = "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz"
 NAMES = [
     ("AMD EPYC", "sse2 avx", "amd-epyc-2-cores"),
@@ -146,16 +138,12 @@ def test_a_name_tells_apart_what_computes_at_another_speed(model, flags, name):
     assert set(found.instruction_sets) == set(flags.split()) - {"fpu", "sse2", "avx"}
 
 
-@pytest.mark.parametrize(
-    ("kind", "count", "found", "name"),
-    [
-        ("cuda", 2, ("GPU 0, 1 GB", "GPU 1, 1 GB"), "2-gpu-0"),
-        ("mps", 1, ("Apple GPU, 5 GB",), "apple-gpu"),
-        ("cuda", 0, (), None),
-        (None, 0, (), None),
-        ("broken", 1, None, None),
-    ],
-)
+DEVICES = [("cuda", 2, ("GPU 0, 1 GB", "GPU 1, 1 GB"), "2-gpu-0")]
+DEVICES += [("mps", 1, ("Apple GPU, 5 GB",), "apple-gpu")]
+DEVICES += [("cuda", 0, (), "core"), (None, 0, (), "core"), ("broken", 1, None, "core")]
+
+
+@pytest.mark.parametrize(("kind", "count", "found", "name"), DEVICES)
 def test_accelerators_are_named_with_their_memory_and_unknown_where_a_driver_fails(
     monkeypatch, kind, count, found, name
 ):
@@ -172,9 +160,9 @@ def test_accelerators_are_named_with_their_memory_and_unknown_where_a_driver_fai
     monkeypatch.setattr(torch, "get_device_module", lambda _: module)
     monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 5 * 10**9)
     machine = kit.this_machine()
-    assert machine.accelerators == found and name in (None, machine.name)
-    is_told = machine.reasons["accelerators"].endswith("driver too old")
-    assert is_told == (kind == "broken")
+    assert machine.accelerators == found and name in machine.name
+    told = machine.reasons["accelerators"]
+    assert told.endswith("driver too old") == (kind == "broken")
 
 
 def test_every_fact_has_its_reason_on_the_card_and_survives_json():
@@ -191,9 +179,6 @@ def test_every_fact_has_its_reason_on_the_card_and_survives_json():
     assert "processor          unknown" in repr(again)
     assert "memory             2 GB" in repr(again) and "memory.max" in repr(again)
     assert "&lt;b&gt;X" in machine._repr_html_() and "<b>X" not in machine._repr_html_()
-
-
-# How busy it is
 
 
 BUSY = {"user": 100.0, "nice": 20.0, "system": 30.0, "irq": 7.0, "softirq": 8.0}

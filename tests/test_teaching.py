@@ -61,9 +61,6 @@ def test_what_a_reader_writes_is_escaped():
         assert "<b>a" not in page and html.escape(text, quote=False) in page
 
 
-# Guesses
-
-
 @pytest.mark.parametrize("is_low", [False, True])
 @pytest.mark.parametrize("result", [100.0, ratio(90, 110, "more")])
 def test_the_nearer_a_guess_the_more_points_and_the_first_check_counts(is_low, result):
@@ -106,9 +103,6 @@ def test_a_score_is_kept_and_a_damaged_one_does_no_harm(tmp_path, monkeypatch, c
     assert kit.guess("Second?", 2).check(2).guesses == 2
     monkeypatch.setenv("KIT_CACHE", str(file))
     assert "2" in repr(kit.guess("How many?", 2).check(2)), "it cannot be written"
-
-
-# Claims
 
 
 @pytest.mark.parametrize("expect", VERDICTS)
@@ -159,9 +153,6 @@ def test_what_is_no_claim_is_refused_and_not_kept(measured, expect, word):
         kit.claim("So it is.", measured, expect=expect)
     assert word in str(caught.value) and len(str(caught.value).splitlines()) <= 6
     assert before == JOURNAL
-
-
-# Exercises
 
 
 ANSWERS = [
