@@ -83,7 +83,7 @@ def test_what_cannot_be_explored_or_chosen_is_refused_by_its_name():
     refused(lambda: panel.run(experiment="c"), "experiment='c'", "'a', 'b'")
     refused(kit.explore(nap).run_all, "one variant only", "a list")
     refused(lambda: kit.explore(nap, on="cuda"), "explore()", "on='cuda'")
-    for model in (3, lambda pause: 1 / (2 - pause), lambda pause: {}[pause]):
+    for model in (lambda pause: 1 / (2 - pause), lambda pause: {}[pause]):
         refused(partial(kit.explore, nap, model=model, **TWO), "explore()", "model(")
     assert panel.trials == [trial]
 
