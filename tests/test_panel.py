@@ -270,15 +270,17 @@ def test_the_newest_result_counts_and_single_runs_have_no_best(show):
 
 
 def test_run_all_shows_what_it_has_so_far_then_the_ratio_and_the_runs_before(show):
-    shown, seen = show(nap, pause=[1, 4]), []
+    shown, seen = show(nap, pause=[1, 4, 8]), []
+    assert "3 choices, about 4 s" in shown.status, "2 s for each but the baseline"
     shown.run()
     picture = shown.find("picture")
     picture.observe(lambda change: seen.append(alt_of(change.new)), "value")
     shown.run("run-all")
     compared = rows_of(shown.html("words").partition("Measured so far")[0])
-    assert "So far, of 2 choices" in seen[0] and "So far" not in shown.alt
-    assert [row[0] for row in compared] == ["pause=1", "pause=4"]
-    assert compared[0][-1] == "baseline" and compared[1][2] == "0.25"
+    assert "So far, of 3 choices" in seen[0] and "So far" not in shown.alt
+    by_label = {label: (ratio, verdict) for label, _, ratio, *_, verdict in compared}
+    assert [*by_label] == ["pause=1", "pause=8", "pause=4"], "both ends first"
+    assert by_label["pause=1"][1] == "baseline" and by_label["pause=8"][0] == "0.125"
     assert [row[0] for row in shown.history] == ["1"]
 
 
@@ -317,6 +319,8 @@ def test_no_name_and_no_error_becomes_markup(show):
     for page in (*pages, shown.stored):
         assert not re.search("<script|<img src=x|<i>|<b>no", page)
     assert evil in str(shown.history) and "<b>no</b>" in shown.status
+    shown.run("run-all")
+    assert "Ready" in shown.status, "it failed once only"
 
 
 def test_a_notebook_keeps_a_copy_that_shows_where_there_is_no_kernel(show, monkeypatch):
