@@ -1,64 +1,126 @@
 """REAL: the panel in a kernel, with the messages that a front end would send."""
 
+import contextlib
+import os
+import queue
+
 import pytest
-from front_end import HTML, VIEW, FrontEnd, alt_of, rows_of
+from front_end import Page
 from helpers import wait_until
+from jupyter_client.manager import start_new_kernel
 
 SETUP = """
 import os, time, torch, kit
 
-def nap(*, pause=1):
+def nap():
     while True:
-        time.sleep(0.001 * pause)
-        nap.seen = torch.is_grad_enabled()
-        yield 1 / (pause != 5)
+        time.sleep(0.001)
+        yield 1 / (not torch.is_grad_enabled())
 
+torch.set_grad_enabled(False)
 kit.measure(nap, seconds=0.02)  # all that is loaded on demand
 """
 
 
+class Kernel:
+    """A kernel, all that it prints, and its widgets as it describes them."""
+
+    def __init__(self, folder):
+        own = {k: v for k, v in os.environ.items() if not k.startswith("KIT_")}
+        started = start_new_kernel(kernel_name="python3", env=own, cwd=str(folder))
+        self.manager, self.client = started
+        self.folder, self.said, self._idle, self._widgets = folder, "", set(), {}
+
+    def close(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+    def hear(self):
+        """Take all that the kernel has told so far."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take(self.client.get_iopub_msg(timeout=0))
+
+    def _take(self, message):
+        kind, content = message["msg_type"], message["content"]
+        request = message["parent_header"].get("msg_id")
+        if kind == "comm_open":
+            self._widgets[content["comm_id"]] = dict(content["data"]["state"])
+        elif kind == "comm_msg" and content["data"].get("method") == "update":
+            self._widgets[content["comm_id"]] |= content["data"]["state"]
+        elif kind in ("error", "stream"):
+            self.said += content.get("text") or str(content["traceback"])
+        elif kind == "status" and content["execution_state"] == "idle":
+            self._idle.add(request)
+
+    def find(self, name):
+        """Find the newest widget with this class of its own: its id and its state."""
+        self.hear()
+        classes = {i: w.get("_dom_classes", ()) for i, w in self._widgets.items()}
+        found = [i for i, own in classes.items() if f"kit-{name}" in own][-1]
+        return found, self._widgets[found]
+
+    def has_ended(self, request):
+        self.hear()
+        return request in self._idle
+
+    def run(self, code):
+        """Run a cell to its end."""
+        request = self.client.execute(code)
+        wait_until(lambda: self.has_ended(request), 30)
+
+
+class Newest(Page):
+    """The newest panel of a kernel."""
+
+    def __init__(self, kernel, seconds):
+        self.kernel = kernel
+        kernel.run(f"panel = kit.explore(nap, seconds={seconds})\npanel")
+
+    def read(self, name, what):
+        return self.kernel.find(name)[1][what]
+
+    def press(self, name):
+        """Press a button, as a front end tells it; return the request's id."""
+        click = {"method": "custom", "content": {"event": "click"}}
+        content = {"comm_id": self.kernel.find(name)[0], "data": click}
+        message = self.kernel.client.session.msg("comm_msg", content)
+        self.kernel.client.shell_channel.send(message)
+        return message["header"]["msg_id"]
+
+
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory):
-    front_end = FrontEnd(tmp_path_factory.mktemp("kernel"))
-    front_end.run(SETUP)
-    yield front_end
-    front_end.close()
+    started = Kernel(tmp_path_factory.mktemp("kernel"))
+    started.run(SETUP)
+    yield started
+    started.close()
 
 
-def show(kernel, seconds):
-    made = f"panel = kit.explore(nap, pause=[1, 5, 8], seconds={seconds})"
-    return kernel.show(f"{made}\npanel")
-
-
-def test_what_is_pressed_while_a_cell_runs_is_heard_after_it_and_stored(kernel):
-    panel = show(kernel, 0.05)
-    (view,) = [o["data"] for o in panel.outputs if VIEW in o["data"]]
-    assert view["text/plain"] == "Panel of nap: pause" and HTML not in view
+def test_what_is_pressed_while_a_cell_runs_is_heard_after_it(kernel):
+    kernel.run("torch.set_grad_enabled(True)")
+    panel = Newest(kernel, 0.05)
     wait = "while not os.path.exists('seen'): time.sleep(0.01)"
-    kernel.start(f"{wait}\ntorch.set_grad_enabled(False)")
-    panel.change("knob-pause", index=2)
+    kernel.client.execute(f"{wait}\ntorch.set_grad_enabled(False)")
     panel.press("run")
     (kernel.folder / "seen").touch()
     panel.wait_for_rows(1)
-    (row,) = panel.history
-    assert row[1] == "8" and "disturbed" not in row[-1]
-    seen = kernel.run("print(nap.seen); _ = torch.set_grad_enabled(True)")
-    assert seen == "False\n", "it ran with the settings of an earlier cell"
-    wait_until(lambda: rows_of(panel.stored) == panel.history)
-    assert alt_of(panel.stored) == panel.alt and row[2] in panel.alt
-    panel.change("knob-pause", index=1)
+    assert "Ready" in panel.status, "it ran with the settings of an earlier cell"
+    assert "disturbed" not in panel.history[0][-1]
+    kernel.run("torch.set_grad_enabled(True)")
     panel.press("run")
     panel.wait("ZeroDivisionError")
-    said = [o for outputs in kernel.outputs.values() for o in outputs if "text" in o]
-    assert "ZeroDivisionError" not in str(said), "printed into another cell"
+    kernel.run("torch.set_grad_enabled(False)")
+    assert not kernel.said, "printed into another cell"
 
 
 def test_where_a_button_blocks_progress_is_shown_and_an_interrupt_ends_it(kernel):
     kernel.run("os.environ['KIT_BLOCKING'] = '1'")
-    panel = show(kernel, 60)
+    panel = Newest(kernel, 60)
     request = panel.press("run")
     panel.wait("%")
     assert not kernel.has_ended(request), "the handler left the work to a thread"
     kernel.manager.interrupt_kernel()
     panel.wait("Ready", 10)
-    assert kernel.run("del os.environ['KIT_BLOCKING']; print(7)") == "7\n"
+    kernel.run("del os.environ['KIT_BLOCKING']; print(6 * 7)")
+    assert kernel.said == "42\n"
