@@ -195,13 +195,19 @@ def _returns_nothing(function: Callable[..., Any] | None) -> bool:
 
 def _nodes_of(code: types.CodeType) -> list[ast.AST]:
     """Return where a function's source is: several lambdas may stand in one line."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    return [
-        node
-        for node in ast.walk(_parse(code))
-        if isinstance(node, kinds) and _first_line(node) == code.co_firstlineno
-        if getattr(node, "name", "<lambda>") == code.co_name
-    ]
+    functions = _functions_in("".join(linecache.getlines(code.co_filename)))
+    return functions.get((code.co_firstlineno, code.co_name), [])
+
+
+@functools.lru_cache(maxsize=32)
+def _functions_in(source: str) -> dict[tuple[int, str], list[ast.AST]]:
+    """Return the functions of a file or cell, by their first lines and names."""
+    found: dict[tuple[int, str], list[ast.AST]] = {}
+    for node in ast.walk(_parse_text(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            place = _first_line(node), getattr(node, "name", "<lambda>")
+            found.setdefault(place, []).append(node)
+    return found
 
 
 def _inside(function: ast.AST) -> Iterator[ast.AST]:
