@@ -4,7 +4,6 @@ A wrong verdict is red; "cannot tell" is printed, and red in `make test-all`, wh
 longer. How often a verdict is right, over many more loops, is judged by `make bench`.
 """
 
-
 import pytest
 import slow_loops
 import torch
