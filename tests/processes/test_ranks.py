@@ -129,14 +129,10 @@ def test_lines_come_while_it_runs_in_order_and_with_their_rank(ranks, capsys, tm
     assert sorted(last) == ["[0] not ended", "[1] not ended"]
 
 
-@pytest.mark.parametrize(
-    ("which", "worlds"),
-    [
-        (slice(None, 1), [(0, 1)]),
-        (-2, [(0, 1)]),
-        (slice(None, None, -1), [(0, 2), (1, 2)]),
-    ],
-)
+WORLDS = [(slice(1), [(0, 1)]), (-2, [(0, 1)]), (slice(2), [(0, 2), (1, 2)])]
+
+
+@pytest.mark.parametrize(("which", "worlds"), WORLDS)
 def test_a_view_is_the_whole_world_of_what_runs_on_it(ranks, which, worlds):
     with ranks[which] as view:
         assert view.run(whereabouts) == worlds
@@ -423,7 +419,7 @@ ranks.run(work)"""
 def test_in_a_notebook_cells_are_named_and_ranks_end_with_a_kernel_that_is_killed(
     tmp_path,
 ):
-    manager, client = start_new_kernel(cwd=str(tmp_path))
+    _, client = start_new_kernel(cwd=str(tmp_path))
 
     def run(code):
         """Run a cell; return its number, and all that it shows."""
