@@ -140,7 +140,11 @@ def takes_no_workers(batch_size=8):
         (maker([]), {}, ["no batch", "empty"]),
         (maker(Numbers(5), drop_last=True), {}, ["no batch", "drop_last"]),
         (maker(Numbers()), {"step": fail}, ["ValueError", "not a photo"]),
-        (maker(Numbers(act=fail)), {"num_workers": 1}, ["not a photo", "worker", "next(iter("]),
+        (
+            maker(Numbers(act=fail)),
+            {"num_workers": 1},
+            ["not a photo", "worker", "next(iter("],
+        ),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_with_what_helps(

@@ -25,6 +25,7 @@ from kit.experiment import Experiment
 
 #: What the diagnosis itself writes into a trace.
 STEP, BACKWARD, LOADER = "kit: step", "kit: backward", "kit: loader"
+EXCHANGE = "kit: wait for an exchange"
 #: So many batches of a loader are kept; one with two workers has as many ready.
 _MOST_BATCHES = 4
 _END = object()
@@ -173,6 +174,7 @@ def _start_thread(
 def labels(work: Work) -> Generator[None, None, None]:
     """Write into a trace what PyTorch does not label itself, for every step."""
     import torch
+    import torch.distributed as dist
     from torch.autograd.profiler import record_function
 
     def label(
@@ -184,12 +186,14 @@ def labels(work: Work) -> Generator[None, None, None]:
     work.mark = functools.partial(record_function, STEP)
     backward = functools.partial(label, BACKWARD)
     loader = torch.utils.data.DataLoader
-    with wrapped(
-        work,
+    entries = [
         (torch.autograd, "backward", backward),
         (torch.autograd, "grad", backward),
         (loader, "__iter__", functools.partial(label, LOADER)),
-    ):
+    ]
+    if dist.is_available():
+        entries.append((dist.Work, "wait", functools.partial(label, EXCHANGE)))
+    with wrapped(work, *entries):
         yield
 
 
