@@ -269,26 +269,21 @@ def test_lines_of_code_are_counted():
     assert lines_of_code(source) == {3, 4, 5, 7, 9, 10}
 
 
-def find_sizes(files):
-    """Return how many lines of code files have; none may have too many."""
+def count_code(files):
+    """Return how many lines of code files have in all; none may have too many."""
     sizes = {path: len(lines_of_code(path.read_text("utf-8"))) for path in files}
     for path, size in sizes.items():
         assert size <= LONGER.get(path.name, MOST_OF_A_FILE), path
-    return sizes
+    return sum(sizes.values())
 
 
-def test_the_kit_can_be_read(capsys):
-    """Nobody reads a helper that is larger than what it helps with."""
-    sizes = find_sizes(FILES)
-    core = sum(size for path, size in sizes.items() if room_of(path) in MEASURING)
+def test_what_helps_is_not_larger_than_what_it_helps_with(capsys):
+    core = count_code(path for path in FILES if room_of(path) in MEASURING)
+    whole, beside = count_code(FILES), count_code(SCRIPTS)
     with capsys.disabled():
-        print(f"\nkit/: {sum(sizes.values())} lines of code, of which {core} measure")
-    assert core <= MOST_THAT_MEASURES and len(sizes) <= MOST_FILES
-    assert sum(sizes.values()) <= MOST_OF_THE_KIT
-
-
-def test_what_lies_beside_the_chapters_can_be_read():
-    assert sum(find_sizes(SCRIPTS).values()) <= MOST_OF_TUTORIALS
+        print(f"\nkit/: {whole} lines of code, of which {core} measure")
+    assert core <= MOST_THAT_MEASURES and len(FILES) <= MOST_FILES
+    assert whole <= MOST_OF_THE_KIT and beside <= MOST_OF_TUTORIALS
 
 
 def test_functions_that_measure_or_maintain_can_be_read():
