@@ -135,7 +135,8 @@ def test_a_race_keeps_the_training_and_claims_no_speed_without_it(tidy, tmp_path
     assert lenet_race.main([*race, *told]) == 0
     source, *others = kit.load(recording)
     for trial in others:  # the same steps, from the same weights
-        assert trial.metrics["loss"] == pytest.approx(source.metrics["loss"], rel=1e-4)
+        losses, wanted = (each.metrics["loss"][1::2] for each in (trial, source))
+        assert losses == pytest.approx(wanted, rel=1e-4)
     ill = copy.deepcopy(source)
     for life in ill.lives:
         life.metrics["accuracy"] = [x - 0.1 for x in life.metrics["accuracy"]]
