@@ -52,14 +52,11 @@ def test_what_is_skipped_or_takes_too_long_is_red(tmp_path, is_strict):
     files = {"conftest": CONFTEST, "test_some": TESTS, "test_module": MODULE}
     for name, text in files.items():
         (tmp_path / f"{name}.py").write_text(text)
-    status, said = run(
-        [sys.executable, "-m", "pytest", "--continue-on-collection-errors"],
-        tmp_path,
-        KIT_STRICT=str(int(is_strict)),
-        PYTHONPATH=os.path.dirname(strict.__file__),
-        PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
-        PYTEST_ADDOPTS="-p no:cacheprovider -W ignore",
-    )
+    command = [sys.executable, "-m", "pytest", "--continue-on-collection-errors"]
+    command += ["-p", "no:cacheprovider", "-W", "ignore"]
+    more = {"KIT_STRICT": str(int(is_strict)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    more["PYTHONPATH"] = os.path.dirname(strict.__file__)
+    status, said = run(command, tmp_path, **more, PYTEST_ADDOPTS="")
     assert status == 1
     assert "a test may take 0.05 s" in said and "a property may take 0.05 s" in said
     counts = ["2 failed, 2 passed, 3 skipped", "3 failed, 2 passed, 1 xfailed, 2 error"]

@@ -162,6 +162,12 @@ def opening(chapter: Chapter) -> Iterator[str]:
     if not minutes or int(minutes[1]) > 45:
         yield "it needs how many minutes, 45 at most?"
     yield from (f"{w}?" for w in ("gpu", "chapter") if w not in found[2].lower())
+    yield from find_missing_links(chapter)
+
+
+def find_missing_links(chapter: Chapter) -> Iterator[str]:
+    """Yield which of contents and neighbours the opening does not name or link to."""
+    text = chapter.opening
     links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", text)
     if not any(link.endswith("README.md") for link in links):
         yield "no link to the contents"
@@ -219,6 +225,11 @@ def cells(chapter: Chapter) -> Iterator[str]:
         yield f"imports are in code cells {imports}, not only in the first"
     if not any("this_machine()" in cell.source for cell in chapter.code[:4]):
         yield "no this_machine() near the top"
+    yield from find_hidden(chapter)
+
+
+def find_hidden(chapter: Chapter) -> Iterator[str]:
+    """Yield the cells that act behind the reader's back, or are not shown."""
     for number, cell in enumerate(chapter.cells):
         for pattern, what in BEHIND_THE_BACK.items():
             if cell.cell_type == "code" and re.search(pattern, cell.source):
@@ -284,17 +295,20 @@ def outputs(chapter: Chapter) -> Iterator[str]:
     for number, cell in enumerate(chapter.code):
         if shows_result(cell) and not cell.outputs:
             yield f"code cell {number} shows nothing"
-        for output in cell.outputs:
-            data = output.get("data", {})
-            kinds = " ".join([*data, output.output_type, output.get("name", "")])
-            if output.get("metadata", {}).get("kit") == "progress":
-                kinds += " progress"
-            if "<script" in "".join(data.get("text/html", "")):
-                kinds += " script"
+        for kinds in map(list_kinds, cell.outputs):
             if "stderr-is-meant" in cell.metadata.get("tags", []):
                 kinds = kinds.replace("stderr", "")
             if re.search("widget|script|error|stderr|progress", kinds):
                 yield f"code cell {number} shows {kinds}"
+
+
+def list_kinds(output: nbformat.NotebookNode) -> str:
+    """Return what an output is made of."""
+    data = output.get("data", {})
+    kinds = [*data, output.output_type, output.get("name", "")]
+    kinds += ["script"] * ("<script" in "".join(data.get("text/html", "")))
+    kinds += ["progress"] * (output.get("metadata", {}).get("kit") == "progress")
+    return " ".join(kinds)
 
 
 def shows_result(cell: nbformat.NotebookNode) -> bool:
