@@ -86,7 +86,7 @@ def test_no_item_and_no_second_of_a_loop_is_lost_or_counted_twice(first, loop, s
             closed.append(clock.now)
 
     with fresh_clock() as clock:
-        trial = kit.measure(train, seconds=1.0)
+        trial = kit.measure(train, seconds=0.5)
     for life, end in zip(trial.lives, closed, strict=True):
         assert life.setup_seconds == exactly(setup)
         excluded = total(life.blocks, "excluded_seconds")
