@@ -126,6 +126,14 @@ def test_the_first_step_after_a_switch_is_not_timed(clock):
     assert [t.step_seconds for t in made.trials] == pytest.approx([0.005] * 2)
 
 
+def test_a_cold_first_life_is_no_part_of_a_speed(clock):
+    def pace(variant):
+        return PACES[variant] * (4 if names(clock, "open").count(variant) == 1 else 1)
+
+    made = kit.compare(noted(clock, pace), variant=["a", "b"], seconds=4.0)
+    assert [t.items_per_second for t in made.trials] == pytest.approx([200, 100])
+
+
 # For how long
 
 
