@@ -46,7 +46,6 @@ class Liar:
 
     @property
     def deception(self) -> str:
-        """How it deceives, in one sentence."""
         return self.simulated.__doc__.splitlines()[0]
 
     def judge(self, verdict: str, reason: str = "", *, real: bool = False) -> str:
@@ -165,8 +164,7 @@ def prefetch_head_start(stage):
         ready = float(depth)
         stage.rest(depth * LOADING)
         while True:
-            waits = LOADING * (1 - ready)  # less than nothing where some are ready
-            seconds = max(TRAINING, waits)
+            seconds = max(TRAINING, LOADING * (1 - ready))
             ready = min(depth, ready + seconds / LOADING - 1)
             stage.work(seconds)
             yield 1
@@ -202,7 +200,6 @@ def cached_result(stage):
 @lies("sleeps before its first yield", "same", ratio=1.0)
 def sleeps_first(stage):
     """It sleeps before its first yield, which is no step."""
-
     plain = repeat(lambda number: stage.work(5))
 
     def sleepy():
@@ -310,26 +307,21 @@ def jumping_clock(stage, seconds=50.0):
 # Devices with a queue
 
 
+def wait(stage):
+    stage.enqueue(5)
+    stage.synchronize()  # as reading a tensor does
+
+
 @lies("queue never synchronised", "slower", ratio=1 / 2, uses_device=True)
 def never_synchronised(stage):
     """It only enqueues its work, so its steps seem to take no time."""
-
-    def waits(number):
-        stage.enqueue(5)
-        stage.synchronize()
-
-    return pair(waits=waits, enqueues=lambda number: stage.enqueue(10))
+    return pair(waits=lambda _: wait(stage), enqueues=lambda _: stage.enqueue(10))
 
 
 @lies(".item() in one", "same", ratio=1.0, uses_device=True)
 def item_in_one(stage):
     """`.item()` makes one variant wait in each step for what both have to do."""
-
-    def reads(number):
-        stage.enqueue(5)
-        stage.synchronize()  # as reading a tensor does
-
-    return pair(plain=lambda number: stage.enqueue(5), reads=reads)
+    return pair(plain=lambda _: stage.enqueue(5), reads=lambda _: wait(stage))
 
 
 # Steps that are not alike
@@ -353,8 +345,7 @@ WHO_KNOWS = "Only the experiment knows how many items it handled."
 def fewer_items(stage):
     """It says 64 items and handles 48."""
     return pair(
-        honest=lambda number: stage.work(4) or 64,
-        boasts=lambda number: stage.work(3) or 64,
+        honest=lambda _: stage.work(4) or 64, boasts=lambda _: stage.work(3) or 64
     )
 
 

