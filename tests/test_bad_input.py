@@ -9,7 +9,7 @@ import numpy
 import pytest
 import torch
 from helpers import refused
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import kit
@@ -113,7 +113,6 @@ ASKED = [
     (lambda: ask(of=["loss"]), ["of=['loss']"]),
     (lambda: ask(batch_size=[]), ["batch_size", "empty"]),
     (lambda: kit.explore(train, of="loss", lr=[1, 2]), ["explore()", "loss"]),
-    (lambda: kit.explore(train, lr=[]), ["explore()", "lr", "empty"]),
     (lambda: kit.explore(train, lr=[1, 2], model=3), ["explore()", "model", "3"]),
     (lambda: kit.diagnose(train, seconds=None), ["diagnose()", "seconds=None"]),
     (lambda: kit.compare(train, lr=(1, 2)), ["one variant", "train(", "=["]),
@@ -149,6 +148,7 @@ def yields(*values, closed=None):
 
 NO_STEPS = [
     (0, " 0;"),
+    (torch.tensor(8), "tensor"),  # to read it would wait for the device
     (({"loss": 0.5}, 8), "{'loss': 0.5}"),
     ((8, {"loss": "high"}), "'loss'"),
     ((8, {"loss": numpy.ones(3)}), "'loss'"),
@@ -249,6 +249,8 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("word", "call", "is_sound"), ARGUMENTS)
+@example(junk=math.inf)
+@example(junk=0)
 @given(junk=JUNK)
 def test_junk_of_any_kind_never_gets_past_the_door(word, call, is_sound, junk):
     assume(not is_sound(junk))

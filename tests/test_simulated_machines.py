@@ -118,7 +118,6 @@ POWER = [
     (QUIET, 1.2, 5, "faster", 0.95),
     (BUSY, 1.2, 5, "faster", 0.95),
     (BURSTY, 1.2, 5, "faster", 0.95),
-    (BURSTY, 1 / 2, 5, "slower", 0.95),
     (QUIET, 1.0, 8, "same", 0.95),
     (STILL, 1.0, 5, "same", 0.90),
 ]
