@@ -1,9 +1,7 @@
 """From a shell: `python -m kit`, and `claims` and `record` in tutorials/scripts."""
 
 import datetime
-import json
 import math
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace

@@ -10,7 +10,6 @@ from functools import partial, reduce
 from pathlib import Path
 
 import nbformat
-import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -20,7 +19,6 @@ from trials import make_machine, make_trial, rate_trial, run_trial
 import kit
 from kit import recording
 from kit.comparison import Comparison
-from kit.figures import format_value
 from kit.life import COLD, Block, Life
 from kit.recording import RecordingError
 from kit.trial import JOURNAL
