@@ -352,3 +352,17 @@ def test_where_no_widget_can_be_shown_all_choices_are_measured_and_stored(
     assert VIEW not in page and page["text/plain"] == "Panel of nap: pause"
     assert [row[0] for row in rows_of(shown.stored)] == ["pause=1", "pause=8"]
     assert "0.125" in shown.stored and "pause=8: 125" in alt_of(shown.stored)
+
+
+def test_where_other_threads_can_show_nothing_a_button_shows_progress_itself(
+    show, monkeypatch
+):
+    monkeypatch.setenv("KIT_BLOCKING", "1")
+    shown, seen = show(nap, seconds=0.5), []
+
+    def note(change):
+        seen.append(change.new and threading.current_thread())
+
+    shown.find("progress").observe(note, "value")
+    shown.find("run").click()
+    assert len(shown.panel.trials) == 1 and threading.main_thread() in seen
