@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import matplotlib
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -343,8 +344,24 @@ def test_a_timeline_shows_when_each_lane_was_busy():
     shown = {text.get_text(): text.get_position() for text in axes.texts}
     places = shown["idle"][1], shown["step 1"][0], shown["step 2"][0]
     assert places == (1, 0, 0.05)
-    every = drawn("timeline, full").legends[0].get_patches()
-    assert len({key.get_hatch() for key in every}) == len(every) == len(PHASES) + 1
+
+
+# Machado, Oliveira and Fernandes (2009): colours as seen without one kind of cone.
+BLIND = [
+    ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+    ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+    ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
+]
+
+
+@pytest.mark.parametrize("matrix", BLIND)
+def test_the_colour_blind_tell_the_phases_apart(matrix):
+    keys = drawn("timeline, full").legends[0].get_patches()
+    assert len({key.get_hatch() for key in keys}) == len(keys) == len(PHASES) + 1
+    fills = numpy.array([to_rgb(key.get_facecolor()) for key in keys])
+    mixed = ((fills + 0.055) / 1.055) ** 2.4 @ numpy.transpose(matrix)
+    seen = mixed.clip(0) ** (1 / 2.4)
+    assert all(math.dist(a, b) > 0.12 for a, b in itertools.combinations(seen, 2))
 
 
 PAGES = [

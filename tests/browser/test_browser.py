@@ -223,7 +223,7 @@ def test_run_measures_what_is_chosen_and_stop_ends_it_on_all_ranks(book):
     shown.choose("num_workers", "1")
     shown.choose("ranks", "2")
     shown.press("run")
-    shown.wait(r"load\(num_workers=1\).*%")
+    shown.wait("num_workers=1.*%")
     assert len(book.kernel.children(recursive=True)) == before + 2, "a worker each"
     shown.press("stop")
     shown.wait_for_rows(1)
