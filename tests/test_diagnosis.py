@@ -46,6 +46,15 @@ CORES = kit.this_machine().cores
 LEFT_OUT = {name: cause.leave_out for name, cause in CAUSES.items() if cause.leave_out}
 LEFT_OUT["threads"] = functools.partial(LEFT_OUT["threads"], threads=3)
 
+
+@pytest.fixture(scope="module", autouse=True)
+def warm():
+    """Profile and draw once, before the processor time of a test is counted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KIT_SMOKE", "1")
+        kit.timeline(train, steps=1)
+
+
 # The main thread's time is parted, and each operation is where a reader would put it
 
 #: As PyTorch and the kit write them into a trace; others are operations.
