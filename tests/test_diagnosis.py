@@ -52,7 +52,7 @@ def warm():
     """Profile and draw once, before the processor time of a test is counted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KIT_SMOKE", "1")
-        kit.timeline(train, steps=1)
+        diagnosed().plot()
 
 
 # The main thread's time is parted, and each operation is where a reader would put it
@@ -156,7 +156,9 @@ def test_ranks_that_begin_apart_are_not_charged_for_it():
     assert [s.phase for s in part(trace, 1e9)].count("communication") == 2
 
 
-diagnose_once = functools.cache(kit.diagnose)
+@functools.cache
+def diagnosed():
+    return kit.diagnose(train)
 
 
 def mlp(outputs=3):
@@ -181,7 +183,7 @@ def train(*, batch_size=8):
 
 
 def test_names_that_pytorch_gives_are_known():
-    found, seen = diagnose_once(train), {}
+    found, seen = diagnosed(), {}
     for segment in found.profile.segments:
         name = segment.name.removeprefix("aten::").partition("#")[0]
         seen.setdefault(name, set()).add(segment.phase)
@@ -246,6 +248,12 @@ class Far(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
+def has_three():
+    """Return whether the calling thread computes with three threads."""
+    # What a new thread reports may differ from what OpenMP gives it.
+    return "omp_get_max_threads() : 3" in torch.__config__.parallel_info()
+
+
 def make_probe(cause, patch):
     """Return what has a cause, and what tells whether that was left out."""
     data, calls, moved = Counted(), [], []
@@ -255,19 +263,13 @@ def make_probe(cause, patch):
     patch.setattr(torch.Tensor, "item", lambda x: calls.append(1) or real(x))
     patch.setattr(dist, "all_reduce", lambda *_, async_op=False: calls.append(1))
 
-    def count_threads():
-        # What a new thread reports may differ from what OpenMP gives it.
-        told = torch.__config__.parallel_info()
-        count = int(re.search(r"omp_get_max_threads\(\) : (\d+)", told)[1])
-        return count if count == 3 else object()
-
     def move():
         moved.append(torch.rand(3).to("meta"))
 
     return {
         "input": (lambda: list(loader), lambda: data.read),
         "optimizer": (lambda: optimizer.step(lambda: 7), weight.tolist),
-        "threads": (lambda: torch.set_num_threads(1), count_threads),
+        "threads": (lambda: torch.set_num_threads(1), lambda: has_three() or object()),
         "transfer": (move, lambda: len({*map(id, moved)})),
         "sync": (lambda: far.item(), lambda: len(calls)),
         "communication": (lambda: dist.all_reduce(far), lambda: len(calls)),
@@ -304,6 +306,14 @@ def test_a_cause_is_left_out_of_what_is_measured_and_of_no_cell(cause, monkeypat
         assert not is_left_out(), "in this thread, between two steps"
         generator.close()
     assert not is_left_out(), "after the life"
+
+
+def test_a_thread_that_the_life_starts_computes_with_the_other_number_at_once():
+    def experiment():
+        with ThreadPoolExecutor(1) as pool:
+            yield pool.submit(has_three).result()
+
+    assert live(without(experiment, "threads")) == [True]
 
 
 @given(st.integers(1, 30), st.integers(1, 6), st.booleans(), st.booleans())
@@ -806,14 +816,14 @@ def test_the_sheet_has_what_a_diagnosis_advises(tmp_path):
 @pytest.mark.parametrize("line", LINES)
 def test_a_line_of_the_sheet_runs(line, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(kit, "diagnose", diagnose_once)
+    monkeypatch.setattr(kit, "diagnose", lambda train, seconds=20: diagnosed())
     monkeypatch.setattr(torch, "compile", copy.copy)  # loading a compiler takes 1 s
     step, model = train(), nn.Linear(4, 1)
     model.no_sync = contextlib.nullcontext  # as a model has it that DDP has wrapped
     here = {"kit": kit, "torch": torch, "train": train, "repaired": train}
     here |= {"dataset": TensorDataset(torch.rand(8, 4)), "DataLoader": DataLoader}
     here |= {"batch": torch.rand(4, 4), "batch_size": 4, "device": "cpu"}
-    here |= {"model": model, "loss": torch.zeros(()), "diagnosis": diagnose_once(train)}
+    here |= {"model": model, "loss": torch.zeros(()), "diagnosis": diagnosed()}
     here["step"] = (lambda: next(step)) if "step()" in line else 0
     if line.startswith("torch.cuda") and not torch.cuda.is_available():
         assert callable(eval(line.partition("(")[0], here))
