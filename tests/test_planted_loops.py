@@ -1,7 +1,7 @@
 """Small training loops with a planted fault are diagnosed in earnest.
 
-A wrong verdict is red; "cannot tell" is printed, and red in `make test-all`, that looks
-longer. How often a verdict is right, over many more loops, is judged by `make bench`.
+A wrong verdict is red; "cannot tell" is printed, and red in `make test-all`. How often
+a verdict is right, over many more loops, is judged by `make bench`.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Finders say what suits a machine: loaders and memories are simulated, so it is known."""
+"""Finders say what suits a machine: most are simulated, so that it is known."""
 
 import math
 import random
@@ -26,7 +26,7 @@ WORKERS = [1, 2, 3, 4, 8]
 
 @pytest.fixture
 def tune(smoke, clock):
-    """Return a tuning of a loader whose workers are as fast as they should be, or not."""
+    """Return a tuning of a loader whose workers are as fast as they should, or not."""
 
     def make_batches(seconds, is_ahead):
         ready = clock.now + seconds
@@ -125,17 +125,14 @@ def takes_no_workers(batch_size=8):
     raise AssertionError("it was called")
 
 
+BAD = [("num_workers", value) for value in (-1, [0, 1.5], "2", [0])]
+BAD += [("seconds", value) for value in (0, math.nan, None)]
+
+
 @pytest.mark.parametrize(
     ("make_loader", "asked", "words"),
     [
-        *(
-            (maker(Numbers()), {"num_workers": workers}, [f"num_workers={workers!r}"])
-            for workers in (-1, [0, 1.5], "2", [0])
-        ),
-        *(
-            (maker(Numbers()), {"seconds": seconds}, ["seconds="])
-            for seconds in (0, math.nan, None)
-        ),
+        *((maker(Numbers()), {name: x}, [f"{name}={x!r}"]) for name, x in BAD),
         (takes_no_workers, {}, ["takes_no_workers", "'num_workers'", "TypeError"]),
         (maker([]), {}, ["no batch", "empty"]),
         (maker(Numbers(5), drop_last=True), {}, ["no batch", "drop_last"]),
@@ -147,9 +144,7 @@ def takes_no_workers(batch_size=8):
         ),
     ],
 )
-def test_what_cannot_be_tuned_is_refused_with_what_helps(
-    smoke, make_loader, asked, words
-):
+def test_what_cannot_be_tuned_is_refused(smoke, make_loader, asked, words):
     refused(lambda: tune_loader(make_loader, **asked), "tune_loader()", *words)
 
 
