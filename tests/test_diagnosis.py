@@ -32,7 +32,7 @@ import kit.clock
 from kit import stats
 from kit.diagnosis import tracing
 from kit.diagnosis.causes import CAUSES, decide, estimate
-from kit.diagnosis.counterfactuals import BACKWARD, EXCHANGE, LOADER, STEP, change
+from kit.diagnosis.counterfactuals import BACKWARD, LOADER, STEP, WAIT, change
 from kit.diagnosis.diagnosing import find_suspects
 from kit.diagnosis.profiling import Profile, part, weigh
 from kit.diagnosis.tracing import Event, Trace, read_trace
@@ -65,7 +65,7 @@ NAMES = {
     "back": BACKWARD,
     "loader": LOADER,
     "reduce": "gloo:all_reduce",
-    "await": EXCHANGE,
+    "await": WAIT,
     "wait": "cudaStreamSynchronize",
     "copy": "cudaMemcpyAsync",
     "mine": "my label",

@@ -24,8 +24,7 @@ from typing import Any
 from kit.experiment import Experiment
 
 #: What the diagnosis itself writes into a trace.
-STEP, BACKWARD, LOADER = "kit: step", "kit: backward", "kit: loader"
-EXCHANGE = "kit: wait for an exchange"
+STEP, BACKWARD, LOADER, WAIT = "kit: step", "kit: backward", "kit: loader", "kit: wait"
 #: So many batches of a loader are kept; one with two workers has as many ready.
 _MOST_BATCHES = 4
 _END = object()
@@ -174,7 +173,6 @@ def _start_thread(
 def labels(work: Work) -> Generator[None, None, None]:
     """Write into a trace what PyTorch does not label itself, for every step."""
     import torch
-    import torch.distributed as dist
     from torch.autograd.profiler import record_function
 
     def label(
@@ -186,13 +184,10 @@ def labels(work: Work) -> Generator[None, None, None]:
     work.mark = functools.partial(record_function, STEP)
     backward = functools.partial(label, BACKWARD)
     loader = torch.utils.data.DataLoader
-    entries = [
-        (torch.autograd, "backward", backward),
-        (torch.autograd, "grad", backward),
-        (loader, "__iter__", functools.partial(label, LOADER)),
-    ]
-    if dist.is_available():
-        entries.append((dist.Work, "wait", functools.partial(label, EXCHANGE)))
+    entries = [(torch.autograd, name, backward) for name in ("backward", "grad")]
+    entries.append((loader, "__iter__", functools.partial(label, LOADER)))
+    if torch.distributed.is_available():
+        entries.append((torch.distributed.Work, "wait", functools.partial(label, WAIT)))
     with wrapped(work, *entries):
         yield
 
