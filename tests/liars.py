@@ -68,7 +68,6 @@ class Liar:
 
 
 def find(name):
-    """Return the liar of this name."""
     return next(liar for liar in LIARS if liar.name == name)
 
 
@@ -101,7 +100,7 @@ class SimulatedStage:
 
 
 def repeat(step):
-    """Make an experiment of what step so-and-so does; it returns items, None for 1."""
+    """Make an experiment of what a step does, which returns items, or None for 1."""
 
     def experiment():
         for number in itertools.count():
@@ -111,7 +110,6 @@ def repeat(step):
 
 
 def pair(**steps):
-    """Make two experiments of what their steps do."""
     return {name: repeat(step) for name, step in steps.items()}
 
 
@@ -125,11 +123,7 @@ def works(stage, **milliseconds):
 
 
 def twice(step):
-    """Make two experiments that are the same."""
     return pair(first=step, second=step)
-
-
-# Costs that hide behind the time spent waiting for a core
 
 
 @lies("stolen core", "slower", real=None, ratio=1 / 2)
@@ -149,8 +143,6 @@ def eight_threads(stage):
         eight=lambda number: stage.work(12, delay=7, own=12),
     )
 
-
-# Head starts
 
 #: Milliseconds that a batch takes to load and to train, and how many are kept ready.
 LOADING, TRAINING, FEW, MANY = 8, 4, 2, 32
@@ -209,9 +201,6 @@ def sleeps_first(stage):
     return {"plain": plain, "sleepy": sleepy}
 
 
-# State that leaks from one variant into the other
-
-
 def leak(stage, do, is_fast):
     plain = repeat(lambda number: stage.work(2.5 if is_fast() else 5))
 
@@ -225,10 +214,7 @@ def leak(stage, do, is_fast):
 @lies("leaked autocast", "slower", ratio=1 / 2)
 def leaked_autocast(stage):
     """The baseline switches autocast on and never off; the variant profits from it."""
-
-    def enter():
-        torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
-
+    enter = torch.autocast("cpu", dtype=torch.bfloat16).__enter__
     return leak(stage, enter, lambda: torch.is_autocast_enabled("cpu"))
 
 
@@ -280,9 +266,6 @@ def worker_left_over(stage):
     return {"leaves": leaves, "plain": repeat(step)}
 
 
-# A machine that changes meanwhile
-
-
 @lies("throttled half", "same", ratio=1.0)
 def throttled_half(stage):
     """The machine halves its speed half-way, and the variant is measured last."""
@@ -304,9 +287,6 @@ def jumping_clock(stage, seconds=50.0):
     return twice(lambda _: stage.work(5 + 1000 * seconds * (next(numbers) == 300)))
 
 
-# Devices with a queue
-
-
 def wait(stage):
     stage.enqueue(5)
     stage.synchronize()  # as reading a tensor does
@@ -322,9 +302,6 @@ def never_synchronised(stage):
 def item_in_one(stage):
     """`.item()` makes one variant wait in each step for what both have to do."""
     return pair(plain=lambda _: stage.enqueue(5), reads=lambda _: wait(stage))
-
-
-# Steps that are not alike
 
 
 @lies("unequal work", "faster", ratio=1.25)
