@@ -20,6 +20,11 @@ Maker = Callable[..., dict[str, Callable[[], Generator]]]
 DISTURBED = ("other programs", "quota", "the host", "the machine's own speed")
 #: Words of a reason that says: its steps are not all alike.
 CHANGES = ("settle", "change", "drift", "slow steps")
+WHO_KNOWS = "Only the experiment knows how many items it handled."
+#: Milliseconds that a batch takes to load and to train, and how many are kept ready.
+LOADING, TRAINING, FEW, MANY = 8, 4, 2, 32
+#: The step where a batch has another shape.
+NEW_SHAPE = 12
 
 LIARS: list["Liar"] = []
 
@@ -130,8 +135,7 @@ def twice(step):
 def stolen_core(stage):
     """Its workers use the trainer's own core, whose waiting is taken off elsewhere."""
     return pair(
-        alone=lambda number: stage.work(5),
-        crowded=lambda number: stage.work(10, delay=5, own=5),
+        alone=lambda _: stage.work(5), crowded=lambda _: stage.work(10, delay=5, own=5)
     )
 
 
@@ -142,10 +146,6 @@ def eight_threads(stage):
         two=lambda number: stage.work(5, own=5),
         eight=lambda number: stage.work(12, delay=7, own=12),
     )
-
-
-#: Milliseconds that a batch takes to load and to train, and how many are kept ready.
-LOADING, TRAINING, FEW, MANY = 8, 4, 2, 32
 
 
 @lies("prefetch head start", "same", real=None, excuses=CHANGES, seconds=4.0)
@@ -315,9 +315,6 @@ def unequal_work(stage):
     return pair(even=lambda number: stage.work(0.8) or 32, uneven=uneven)
 
 
-WHO_KNOWS = "Only the experiment knows how many items it handled."
-
-
 @lies("fewer items than it says", "same", not_catchable=WHO_KNOWS, deceived="faster")
 def fewer_items(stage):
     """It says 64 items and handles 48."""
@@ -336,10 +333,6 @@ def growing_step(stage):
 def collection_storm(stage):
     """Garbage is collected every hundred steps, which a typical step does not show."""
     return works(stage, plain=2, storms=lambda n: 62 if n % 100 == 99 else 2)
-
-
-#: The step where a batch has another shape.
-NEW_SHAPE = 12
 
 
 @lies("compiles late", "faster", real=None, excuses=CHANGES)

@@ -26,6 +26,9 @@ pytestmark = pytest.mark.usefixtures("tidy")
 
 NOTHING = contextlib.nullcontext
 PACES = {"a": 0.005, "b": 0.010, "c": 0.005}
+WILD = [1, 1.5, 0.8, 1.2, 0.7, 1.1, 1.4]
+NET, RELU = torch.nn.Linear(2, 2), torch.nn.ReLU()
+LEAST = functools.partial(max, 0.005)  # a built-in function tells no parameters
 
 
 def noted(clock, pace=PACES.get, *, setup=0.0, company=NOTHING):
@@ -60,7 +63,6 @@ def turns_of(trial):
 
 
 def beside(made):
-    """Whether any life of a comparison was led side by side."""
     return any(life.beside for trial in made.trials for life in trial.lives)
 
 
@@ -133,9 +135,6 @@ def lucky(who, factors):
     return {"company": begin, "pace": lambda variant: PACES[variant] * now[variant]}
 
 
-WILD = [1, 1.5, 0.8, 1.2, 0.7, 1.1, 1.4]
-
-
 @pytest.mark.parametrize("other", ["b", "c"], ids=["slower", "equal"])
 @pytest.mark.parametrize(
     ("lives", "setup", "patient", "least", "most"),
@@ -179,12 +178,6 @@ def test_a_life_is_as_long_as_its_start_is_worth(clock, seconds, setup, company,
         first, *later = (sum(b.wall_seconds for b in x.blocks) for x in trial.lives)
         assert min(later) >= least - 1e-6
         assert first >= max(*later, 0.15 * seconds / 2) - 1e-6
-
-
-# Side by side, or alone
-
-NET, RELU = torch.nn.Linear(2, 2), torch.nn.ReLU()
-LEAST = functools.partial(max, 0.005)  # a built-in function tells no parameters
 
 
 def a_child(variant):
@@ -335,12 +328,11 @@ def test_runs_and_starts_go_first_by_turns(clock, device, of, options, value, ve
         assert trial.peak_memory_bytes == 1_000_000 * size
 
 
-def knobs(*, a=1, b="x", c=(1, 2), d=0.5):
-    while True:
-        yield 1
-
-
 def test_lists_and_ranges_are_choices_each_with_a_label_of_its_own(smoke):
+    def knobs(*, a=1, b="x", c=(1, 2), d=0.5):
+        while True:
+            yield 1
+
     made = kit.compare(knobs, a=range(1, 3), b=["x", "y"], c=(3, 4), d=7)
     labels = ["a=1, b='x'", "a=1, b='y'", "a=2, b='x'", "a=2, b='y'"]
     assert made.labels == labels and list(made.ratios) == labels[1:]

@@ -27,6 +27,10 @@ pytestmark = pytest.mark.usefixtures("tidy")
 exactly = functools.partial(pytest.approx, abs=1e-7)  # it rounds to a nanosecond
 #: So dear that `measure` starts it only once.
 DEAR = 30.0
+MILLISECONDS = st.integers(1, 60).map(lambda n: n / 1000)
+#: How long a step takes, and how many items it says; none for a bare `yield`.
+LOOPS = st.lists(st.tuples(MILLISECONDS, st.integers(0, 9)), min_size=1, max_size=12)
+LOOPS = LOOPS.filter(lambda loop: any(items for _, items in loop))
 
 
 def steps(clock, duration, *, setup=0.0, items=8, length=10**9, diary=None):
@@ -48,14 +52,6 @@ def steps(clock, duration, *, setup=0.0, items=8, length=10**9, diary=None):
 
 def total(blocks, what="wall_seconds"):
     return math.fsum(getattr(block, what) for block in blocks)
-
-
-# What is counted
-
-MILLISECONDS = st.integers(1, 60).map(lambda n: n / 1000)
-#: How long a step takes, and how many items it says; none for a bare `yield`.
-LOOPS = st.lists(st.tuples(MILLISECONDS, st.integers(0, 9)), min_size=1, max_size=12)
-LOOPS = LOOPS.filter(lambda loop: any(items for _, items in loop))
 
 
 @given(first=LOOPS, loop=LOOPS, setup=MILLISECONDS)
@@ -247,9 +243,6 @@ def test_a_metric_is_what_it_was_at_its_step(clock):
     counted = [1, 2, 3, 4]
     assert metrics == {"loss": counted, "double": [2, 4, 6, 8], "number": counted}
     assert {type(value) for value in metrics["number"]} == {float}
-
-
-# Devices with a queue
 
 
 class CarelessTensor(LazyTensor):
