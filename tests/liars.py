@@ -20,6 +20,11 @@ Maker = Callable[..., dict[str, Callable[[], Generator]]]
 DISTURBED = ("other programs", "quota", "the host", "the machine's own speed")
 #: Words of a reason that says: its steps are not all alike.
 CHANGES = ("settle", "change", "drift", "slow steps")
+WHO_KNOWS = "Only the experiment knows how many items it handled."
+#: Milliseconds that a batch takes to load and to train, and how many are kept ready.
+LOADING, TRAINING, FEW, MANY = 8, 4, 2, 32
+#: The step where a batch has another shape.
+NEW_SHAPE = 12
 
 LIARS: list["Liar"] = []
 
@@ -68,7 +73,6 @@ class Liar:
 
 
 def find(name):
-    """Return the liar of this name."""
     return next(liar for liar in LIARS if liar.name == name)
 
 
@@ -101,7 +105,7 @@ class SimulatedStage:
 
 
 def repeat(step):
-    """Make an experiment of what step so-and-so does; it returns items, None for 1."""
+    """Make an experiment of what a step does, which returns items, or None for 1."""
 
     def experiment():
         for number in itertools.count():
@@ -111,7 +115,6 @@ def repeat(step):
 
 
 def pair(**steps):
-    """Make two experiments of what their steps do."""
     return {name: repeat(step) for name, step in steps.items()}
 
 
@@ -125,19 +128,14 @@ def works(stage, **milliseconds):
 
 
 def twice(step):
-    """Make two experiments that are the same."""
     return pair(first=step, second=step)
-
-
-# Costs that hide behind the time spent waiting for a core
 
 
 @lies("stolen core", "slower", real=None, ratio=1 / 2)
 def stolen_core(stage):
     """Its workers use the trainer's own core, whose waiting is taken off elsewhere."""
     return pair(
-        alone=lambda number: stage.work(5),
-        crowded=lambda number: stage.work(10, delay=5, own=5),
+        alone=lambda _: stage.work(5), crowded=lambda _: stage.work(10, delay=5, own=5)
     )
 
 
@@ -148,12 +146,6 @@ def eight_threads(stage):
         two=lambda number: stage.work(5, own=5),
         eight=lambda number: stage.work(12, delay=7, own=12),
     )
-
-
-# Head starts
-
-#: Milliseconds that a batch takes to load and to train, and how many are kept ready.
-LOADING, TRAINING, FEW, MANY = 8, 4, 2, 32
 
 
 @lies("prefetch head start", "same", real=None, excuses=CHANGES, seconds=4.0)
@@ -209,9 +201,6 @@ def sleeps_first(stage):
     return {"plain": plain, "sleepy": sleepy}
 
 
-# State that leaks from one variant into the other
-
-
 def leak(stage, do, is_fast):
     plain = repeat(lambda number: stage.work(2.5 if is_fast() else 5))
 
@@ -225,10 +214,7 @@ def leak(stage, do, is_fast):
 @lies("leaked autocast", "slower", ratio=1 / 2)
 def leaked_autocast(stage):
     """The baseline switches autocast on and never off; the variant profits from it."""
-
-    def enter():
-        torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
-
+    enter = torch.autocast("cpu", dtype=torch.bfloat16).__enter__
     return leak(stage, enter, lambda: torch.is_autocast_enabled("cpu"))
 
 
@@ -280,9 +266,6 @@ def worker_left_over(stage):
     return {"leaves": leaves, "plain": repeat(step)}
 
 
-# A machine that changes meanwhile
-
-
 @lies("throttled half", "same", ratio=1.0)
 def throttled_half(stage):
     """The machine halves its speed half-way, and the variant is measured last."""
@@ -304,9 +287,6 @@ def jumping_clock(stage, seconds=50.0):
     return twice(lambda _: stage.work(5 + 1000 * seconds * (next(numbers) == 300)))
 
 
-# Devices with a queue
-
-
 def wait(stage):
     stage.enqueue(5)
     stage.synchronize()  # as reading a tensor does
@@ -324,9 +304,6 @@ def item_in_one(stage):
     return pair(plain=lambda _: stage.enqueue(5), reads=lambda _: wait(stage))
 
 
-# Steps that are not alike
-
-
 @lies("unequal work", "faster", ratio=1.25)
 def unequal_work(stage):
     """Its steps are longer and handle more, now few items, now many."""
@@ -336,9 +313,6 @@ def unequal_work(stage):
         return 8 if number % 2 else 120
 
     return pair(even=lambda number: stage.work(0.8) or 32, uneven=uneven)
-
-
-WHO_KNOWS = "Only the experiment knows how many items it handled."
 
 
 @lies("fewer items than it says", "same", not_catchable=WHO_KNOWS, deceived="faster")
@@ -359,10 +333,6 @@ def growing_step(stage):
 def collection_storm(stage):
     """Garbage is collected every hundred steps, which a typical step does not show."""
     return works(stage, plain=2, storms=lambda n: 62 if n % 100 == 99 else 2)
-
-
-#: The step where a batch has another shape.
-NEW_SHAPE = 12
 
 
 @lies("compiles late", "faster", real=None, excuses=CHANGES)

@@ -26,13 +26,13 @@ pytestmark = pytest.mark.usefixtures("tidy")
 
 NOTHING = contextlib.nullcontext
 PACES = {"a": 0.005, "b": 0.010, "c": 0.005}
+WILD = [1, 1.5, 0.8, 1.2, 0.7, 1.1, 1.4]
+NET, RELU = torch.nn.Linear(2, 2), torch.nn.ReLU()
+LEAST = functools.partial(max, 0.005)  # a built-in function tells no parameters
 
 
 def noted(clock, pace=PACES.get, *, setup=0.0, company=NOTHING):
-    """An experiment that notes among the clock's events who starts, steps and ends.
-
-    `pace` says how long a variant's step takes; `company` is what it has around it.
-    """
+    """An experiment that notes in the clock's events who starts, steps and ends."""
     alive = []
 
     def train(*, variant="a"):
@@ -63,7 +63,6 @@ def turns_of(trial):
 
 
 def beside(made):
-    """Whether any life of a comparison was led side by side."""
     return any(life.beside for trial in made.trials for life in trial.lives)
 
 
@@ -74,9 +73,6 @@ def a_thread(variant, name=None):
     stack.callback(thread.join)
     stack.callback(done.set)  # the last one comes first
     return stack
-
-
-# In which order
 
 
 def test_starts_and_blocks_come_in_both_orders_so_that_drift_hits_both(clock):
@@ -115,26 +111,17 @@ def test_each_challenger_has_turns_of_its_own_with_the_baseline_alone(clock):
     assert found == [(pytest.approx(0.5), "slower"), (pytest.approx(1), "same")]
 
 
-def test_the_first_step_after_a_switch_is_not_timed(clock):
+def test_neither_a_cold_first_life_nor_a_first_step_after_a_switch_is_timed(clock):
     last = [None]
 
     def pace(variant):  # where the other one was, caches are cold
         found, last[0] = last[0], variant
-        return 0.005 if found == variant else 0.5
+        cold = names(clock, "open").count(variant) == 1
+        return (PACES[variant] if found == variant else 0.5) * (4 if cold else 1)
 
     made = kit.compare(noted(clock, pace), variant=["a", "b"], seconds=4.0)
-    assert [t.step_seconds for t in made.trials] == pytest.approx([0.005] * 2)
-
-
-def test_a_cold_first_life_is_no_part_of_a_speed(clock):
-    def pace(variant):
-        return PACES[variant] * (4 if names(clock, "open").count(variant) == 1 else 1)
-
-    made = kit.compare(noted(clock, pace), variant=["a", "b"], seconds=4.0)
+    assert [t.step_seconds for t in made.trials] == pytest.approx([0.005, 0.010])
     assert [t.items_per_second for t in made.trials] == pytest.approx([200, 100])
-
-
-# For how long
 
 
 def lucky(who, factors):
@@ -148,17 +135,12 @@ def lucky(who, factors):
     return {"company": begin, "pace": lambda variant: PACES[variant] * now[variant]}
 
 
-WILD = [1, 1.5, 0.8, 1.2, 0.7, 1.1, 1.4]
-
-
 @pytest.mark.parametrize("other", ["b", "c"], ids=["slower", "equal"])
 @pytest.mark.parametrize(
     ("lives", "setup", "patient", "least", "most"),
     [([1], 0, False, 0, 0.9), (WILD, 0, False, 0.7, 1.1), (WILD, 1, True, 2.6, 3.2)],
 )
-def test_the_budget_is_spent_on_a_wide_interval_whatever_the_verdict(
-    clock, other, lives, setup, patient, least, most
-):
+def test_a_wide_interval_costs_budget(clock, other, lives, setup, patient, least, most):
     train, begun = noted(clock, setup=setup, **lucky("abc", lives)), clock.now
     made = kit.compare(train, variant=["a", other], seconds=12.0, patient=patient)
     assert least * 12.0 <= clock.now - begun <= most * 12.0
@@ -175,9 +157,7 @@ def test_the_rest_of_the_budget_goes_where_the_interval_is_widest(clock):
 
 
 @pytest.mark.parametrize(("setup", "turns"), [(0.3, 10), (5.0, 2)])
-def test_too_small_a_budget_is_said_and_gives_five_pairs_or_one(
-    clock, progresses, setup, turns
-):
+def test_too_small_a_budget_is_said(clock, progresses, setup, turns):
     train, begun = noted(clock, setup=setup), clock.now
     made = kit.compare(train, variant=["a", "b"], seconds=4.0)
     for words in ("honest pairs need about", "% done", "0.5 × so far", "s left"):
@@ -188,27 +168,16 @@ def test_too_small_a_budget_is_said_and_gives_five_pairs_or_one(
 
 @pytest.mark.parametrize(
     ("seconds", "setup", "company", "least"),
-    [
-        (0.5, 0.0, NOTHING, 0.04),  # two blocks
-        (0.5, 0.0, a_thread, 0.2),  # ten of them
-        (4.0, 2.0, NOTHING, 0.5),  # a quarter of its start
-    ],
+    # At least two blocks, ten of them, or a quarter of its start.
+    [(0.5, 0.0, NOTHING, 0.04), (0.5, 0.0, a_thread, 0.2), (4.0, 2.0, NOTHING, 0.5)],
 )
-def test_a_life_is_worth_its_start_and_no_longer_than_the_first(
-    clock, seconds, setup, company, least
-):
+def test_a_life_is_as_long_as_its_start_is_worth(clock, seconds, setup, company, least):
     train = noted(clock, setup=setup, company=company)
     made = kit.compare(train, variant=["a", "b"], seconds=seconds)
     for trial in made.trials:
         first, *later = (sum(b.wall_seconds for b in x.blocks) for x in trial.lives)
         assert min(later) >= least - 1e-6
         assert first >= max(*later, 0.15 * seconds / 2) - 1e-6
-
-
-# Side by side, or alone
-
-NET, RELU = torch.nn.Linear(2, 2), torch.nn.ReLU()
-LEAST = functools.partial(max, 0.005)  # a built-in function tells no parameters
 
 
 def a_child(variant):
@@ -285,9 +254,7 @@ def test_what_comes_late_leaves_no_turn_in_the_ratio_that_it_was_beside(clock, w
 
 
 @pytest.mark.parametrize(("computed", "rests"), [(0.002, True), (0.004, False)])
-def test_a_pool_from_before_that_computes_in_a_pause_is_found(
-    clock, monkeypatch, computed, rests
-):
+def test_a_pool_that_computes_in_a_pause_is_found(clock, monkeypatch, computed, rests):
     # How much of a core a pool gets is the machine's doing, and no part of this.
     monkeypatch.setattr(kit.clock, "compute_in_pause", lambda seconds: computed)
     assert beside(kit.compare(noted(clock), variant=["a", "b"])) is rests
@@ -316,9 +283,6 @@ def test_the_luck_of_one_place_in_memory_is_not_in_every_life(smoke):
         assert trial.peak_memory_bytes < sum(sizes) / 2, "not counted as its memory"
 
 
-# What is compared
-
-
 @pytest.mark.parametrize(
     ("of", "options", "value", "verdict"),
     [
@@ -331,9 +295,7 @@ def test_the_luck_of_one_place_in_memory_is_not_in_every_life(smoke):
         ("loss", {"seconds": None, "within": 0.3}, 0.2, "same"),
     ],
 )
-def test_runs_and_starts_go_first_by_turns_and_no_cold_one_is_compared(
-    clock, device, of, options, value, verdict
-):
+def test_runs_and_starts_go_first_by_turns(clock, device, of, options, value, verdict):
     starts, alive = [], []
     whole = options.get("seconds", 1.0) is None
 
@@ -366,12 +328,11 @@ def test_runs_and_starts_go_first_by_turns_and_no_cold_one_is_compared(
         assert trial.peak_memory_bytes == 1_000_000 * size
 
 
-def knobs(*, a=1, b="x", c=(1, 2), d=0.5):
-    while True:
-        yield 1
+def test_lists_and_ranges_are_choices_each_with_a_label_of_its_own(smoke):
+    def knobs(*, a=1, b="x", c=(1, 2), d=0.5):
+        while True:
+            yield 1
 
-
-def test_lists_and_ranges_are_choices_and_the_first_is_the_baseline(smoke):
     made = kit.compare(knobs, a=range(1, 3), b=["x", "y"], c=(3, 4), d=7)
     labels = ["a=1, b='x'", "a=1, b='y'", "a=2, b='x'", "a=2, b='y'"]
     assert made.labels == labels and list(made.ratios) == labels[1:]
@@ -381,9 +342,6 @@ def test_lists_and_ranges_are_choices_and_the_first_is_the_baseline(smoke):
     assert all(any(one is kept for kept in JOURNAL) for one in (made, *made.trials))
     with pytest.raises(ValueError, match="a=2"):
         _ = made.ratio
-
-
-def test_every_choice_has_a_label_of_its_own(smoke):
     two, long = {"one": knobs, "two": knobs}, "a" * 99
     names = ["one, a=1", "one, a=2", "two, a=1", "two, a=2"]
     assert kit.compare(two, a=[1, 2]).labels == names
@@ -410,17 +368,13 @@ def test_a_quick_run_starts_every_choice_and_pairs_first_and_last(smoke):
     assert made._repr_html_() and repr(made) and len(made.table()) == 9
 
 
-CALM = {"others_cores": 0.0, "cores_per_thread": 1.0, "waiting": 0.0}
-
-
 @pytest.mark.parametrize(("early", "late"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.3)])
-def test_a_quota_makes_blocks_long_enough_to_tell_whom_it_hit(
-    clock, monkeypatch, early, late
-):
+def test_a_quota_makes_blocks_long_enough_to_see_it(clock, monkeypatch, early, late):
+    calm = {"others_cores": 0.0, "cores_per_thread": 1.0, "waiting": 0.0}
     least = 0.25 if early else 0.02
 
     def describe(*_):
-        return CALM | {"throttled": late if clock.now > 101 else early}
+        return calm | {"throttled": late if clock.now > 101 else early}
 
     # The counters are the system's: they know nothing of the fake clock.
     monkeypatch.setattr(system, "describe_load", describe)
@@ -428,12 +382,9 @@ def test_a_quota_makes_blocks_long_enough_to_tell_whom_it_hit(
     for trial in made.trials:
         later = [b.seconds for life in trial.lives[1:] for b in life.blocks]
         assert least <= min(later) <= max(later) < 2 * least
-        assert trial.conditions == CALM | {"throttled": late}
+        assert trial.conditions == calm | {"throttled": late}
     assert made.ratio.verdict == ("cannot tell" if late else "same")
     assert ("quota" in made.ratio.reason) is bool(late)
-
-
-# Stop
 
 
 def test_stop_acts_between_steps_and_keeps_what_was_measured(clock, progresses):
@@ -460,9 +411,7 @@ def test_stop_acts_between_steps_and_keeps_what_was_measured(clock, progresses):
 @pytest.mark.parametrize("of", [*QUANTITIES, "loss"])
 @pytest.mark.parametrize("when", [1, 4])
 @pytest.mark.filterwarnings("error")
-def test_a_stopped_comparison_says_so_at_once_and_cannot_tell(
-    clock, progresses, of, when
-):
+def test_a_stopped_comparison_says_so_at_once(clock, progresses, of, when):
     starts, told = [], []
 
     def train(*, variant=1):
@@ -486,12 +435,8 @@ def test_a_stopped_comparison_says_so_at_once_and_cannot_tell(
     assert len(made.table()) == 3
 
 
-# One measurement at a time
-
-
 @contextlib.contextmanager
 def somebody_measures(error=None):
-    """Somebody else has the turn, in a thread, until the event is set."""
     has_begun, let_go = threading.Event(), threading.Event()
 
     def measure():
@@ -517,9 +462,7 @@ def nap(*, pause=1):
 
 @pytest.mark.parametrize("error", [None, ValueError(), KeyboardInterrupt(), Stopped()])
 @pytest.mark.parametrize("stop", [False, True], ids=["waits", "is stopped"])
-def test_who_waits_says_for_whom_and_leaves_the_queue_when_the_other_ends_or_at_stop(
-    smoke, progresses, error, stop
-):
+def test_who_waits_says_for_whom_until_an_end_or_stop(smoke, progresses, error, stop):
     begun = []
 
     def train(*, size=1):
@@ -553,18 +496,14 @@ def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(smoke)
         assert pool.submit(kit.compare, outer, pause=[1, 2]).result(20).ratio
 
 
-# What is printed and told meanwhile
-
-
-def prints(*, size=1, length=3):
-    print(f"set-up of {size}")
-    sys.stdout.writelines([f"more of {size}\n"])
-    for _ in range(length):
-        yield 1
-        print("a step")
-
-
 def test_a_set_up_prints_at_its_first_start_and_steps_as_they_like(smoke, capsys):
+    def prints(*, size=1, length=3):
+        print(f"set-up of {size}")
+        sys.stdout.writelines([f"more of {size}\n"])
+        for _ in range(length):
+            yield 1
+            print("a step")
+
     for _ in range(2):  # the next call shows it again
         for ask in (
             lambda: [kit.measure(prints, seconds=None, repeats=3)],
@@ -579,9 +518,7 @@ def test_a_set_up_prints_at_its_first_start_and_steps_as_they_like(smoke, capsys
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_other_threads_print_meanwhile_and_after_an_error_everybody(
-    smoke, capsys, error
-):
+def test_others_print_meanwhile_and_after_an_error_everybody(smoke, capsys, error):
     inside, go_on, starts = threading.Event(), threading.Event(), []
     before = dict(vars(sys.stdout))
 
@@ -605,9 +542,7 @@ def test_other_threads_print_meanwhile_and_after_an_error_everybody(
     assert vars(sys.stdout) == before
 
 
-def test_progress_is_told_by_a_thread_of_the_kit_but_in_a_pause_and_a_stored_page(
-    capsys, monkeypatch
-):
+def test_progress_is_told_but_in_a_pause_and_a_stored_page(capsys, monkeypatch):
     before, progress = {*threading.enumerate()}, Progress("training", at_once=True)
     progress.hushed = True
     with progress:

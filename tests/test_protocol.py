@@ -1,5 +1,6 @@
 """How steps are timed, in exact numbers: a fake clock ticks where a step says so."""
 
+import functools
 import gc
 import itertools
 import math
@@ -23,26 +24,17 @@ from kit.trial import JOURNAL
 pytestmark = pytest.mark.usefixtures("tidy")
 
 
-def exactly(value):
-    """Return a value to compare with; the clock rounds to a nanosecond."""
-    return pytest.approx(value, abs=1e-7)
-
-
-def fresh_clock():
-    """A fake clock for one example of a property."""
-    gc.freeze()  # the kit collects garbage before it reads memory
-    return FakeClock()
-
-
+exactly = functools.partial(pytest.approx, abs=1e-7)  # it rounds to a nanosecond
 #: So dear that `measure` starts it only once.
 DEAR = 30.0
+MILLISECONDS = st.integers(1, 60).map(lambda n: n / 1000)
+#: How long a step takes, and how many items it says; none for a bare `yield`.
+LOOPS = st.lists(st.tuples(MILLISECONDS, st.integers(0, 9)), min_size=1, max_size=12)
+LOOPS = LOOPS.filter(lambda loop: any(items for _, items in loop))
 
 
 def steps(clock, duration, *, setup=0.0, items=8, length=10**9, diary=None):
-    """An experiment whose steps take a time, or what `duration` says of their number.
-
-    The diary gets when it was set up, and when closed.
-    """
+    """The diary gets when it was set up, and when closed."""
     diary = [] if diary is None else diary
 
     def train():
@@ -62,14 +54,6 @@ def total(blocks, what="wall_seconds"):
     return math.fsum(getattr(block, what) for block in blocks)
 
 
-# What is counted
-
-MILLISECONDS = st.integers(1, 60).map(lambda n: n / 1000)
-#: How long a step takes, and how many items it says; none for a bare `yield`.
-LOOPS = st.lists(st.tuples(MILLISECONDS, st.integers(0, 9)), min_size=1, max_size=12)
-LOOPS = LOOPS.filter(lambda loop: any(items for _, items in loop))
-
-
 @given(first=LOOPS, loop=LOOPS, setup=MILLISECONDS)
 def test_no_item_and_no_second_of_a_loop_is_lost_or_counted_twice(first, loop, setup):
     yielded, closed = [], []
@@ -85,7 +69,8 @@ def test_no_item_and_no_second_of_a_loop_is_lost_or_counted_twice(first, loop, s
         finally:
             closed.append(clock.now)
 
-    with fresh_clock() as clock:
+    gc.freeze()  # the kit collects garbage before it reads memory
+    with FakeClock() as clock:
         trial = kit.measure(train, seconds=0.5)
     for life, end in zip(trial.lives, closed, strict=True):
         assert life.setup_seconds == exactly(setup)
@@ -112,7 +97,8 @@ def test_a_whole_run_is_counted_from_its_first_yield_to_its_end(run, setup, chec
             yield (items, {"even": items}) if items in (2, 4, 6, 8) else items or None
         clock.work(checkpoint)  # what follows the last yield belongs to the run
 
-    with fresh_clock() as clock:
+    gc.freeze()  # the kit collects garbage before it reads memory
+    with FakeClock() as clock:
         trial = kit.measure(train, seconds=None, repeats=2)
     counted = [items for _, items in run if items]
     spent = sum(seconds for seconds, items in run if items) + checkpoint
@@ -139,9 +125,6 @@ def test_blocks_are_long_enough_to_time_and_short_enough_to_alternate(clock, ste
     assert trial.outcome == "complete"
 
 
-# Starts
-
-
 @pytest.mark.parametrize(
     ("cold", "later", "lives"),
     [(0.05, 0.05, 5), (1.4, 0.01, 5), (0.4, 0.4, 4), (0.9, 0.9, 2), (5.0, 5.0, 1)],
@@ -166,11 +149,7 @@ def test_starts_are_as_many_as_the_seconds_would_pay(clock, cold, later, lives):
 def test_the_interval_is_over_starts_because_they_are_not_equally_fast(clock):
     paces = [0.0100, 0.0110, 0.0095, 0.0105, 0.0102]
     coming = iter(paces)
-
-    def train():
-        yield from steps(clock, next(coming), items=1)()
-
-    trial = kit.measure(train, seconds=2.0)
+    trial = kit.measure(lambda: steps(clock, next(coming), items=1)(), seconds=2.0)
     logs = -numpy.log(paces)
     bounds = scipy.stats.t.interval(0.95, 4, logs.mean(), scipy.stats.sem(logs))
     assert trial.interval == pytest.approx(numpy.exp(bounds), rel=1e-6)
@@ -185,9 +164,6 @@ def test_a_single_start_has_an_interval_of_its_blocks_and_a_single_run_none(cloc
     assert trial.interval[0] < whole < trial.interval[1]
     run = kit.measure(steps(clock, 0.01, length=3), seconds=None)
     assert all(map(math.isnan, run.interval)) and "nan" not in repr(run)
-
-
-# Warm-up
 
 
 @pytest.mark.parametrize(
@@ -220,9 +196,6 @@ def test_a_speed_that_never_settles_is_said_and_not_waited_for(clock, seconds, l
     for begun, closed, life, limit in times:
         spent = closed - begun - total(life.blocks)
         assert limit <= spent <= 1.12 * limit + 0.03  # a step was under way
-
-
-# Generators that end
 
 
 def test_an_epoch_is_started_again_without_its_set_up_and_warm_up(clock):
@@ -267,29 +240,22 @@ def test_a_metric_is_what_it_was_at_its_step(clock):
                 loss += 1
 
     metrics = kit.measure(train, seconds=None).metrics
-    counted = [1.0, 2.0, 3.0, 4.0]
+    counted = [1, 2, 3, 4]
     assert metrics == {"loss": counted, "double": [2, 4, 6, 8], "number": counted}
     assert {type(value) for value in metrics["number"]} == {float}
 
 
-# Devices with a queue
-
-
 class CarelessTensor(LazyTensor):
-    """Reading it leaves work behind on the device."""
-
     def clone(self):
         return CarelessTensor(self.device, self.value)
 
     def __float__(self):
         value = super().__float__()
-        self.device.enqueue(0.007)
+        self.device.enqueue(0.007)  # reading it leaves work behind
         return value
 
 
 def queued(clock, device, *, length=10**9, setup=0.0, metric=None):
-    """Each step takes 0.1 ms of the host and queues 5 ms on the device."""
-
     def train():
         clock.work(setup)
         for number in range(length):
@@ -301,9 +267,7 @@ def queued(clock, device, *, length=10**9, setup=0.0, metric=None):
 
 
 @pytest.mark.parametrize("metric", [None, LazyTensor, CarelessTensor])
-def test_a_device_is_waited_for_once_a_block_and_read_off_the_clock(
-    clock, device, metric
-):
+def test_a_device_is_waited_for_once_a_block_and_read_untimed(clock, device, metric):
     trial = kit.measure(queued(clock, device, setup=DEAR, metric=metric), seconds=0.5)
     count, blocks = trial.blocks[0].steps, len(trial.blocks)
     letters = {"begin": "(", "end": ")", "synchronize": "s", "read": "r"}
@@ -359,9 +323,6 @@ def test_a_bare_yield_does_not_exclude_work_that_steps_have_queued(clock, device
     assert trial.block_seconds[0] == pytest.approx(0.05, abs=0.0015)
 
 
-# Wall time, and waiting that others caused
-
-
 @pytest.mark.parametrize(
     ("delay", "own", "has_thread", "expected"),
     [
@@ -372,9 +333,7 @@ def test_a_bare_yield_does_not_exclude_work_that_steps_have_queued(clock, device
         (math.nan, 0.0, False, 0.04),
     ],
 )
-def test_an_experiment_pays_for_its_own_waiting_only(
-    clock, delay, own, has_thread, expected
-):
+def test_one_pays_for_its_own_waiting_only(clock, delay, own, has_thread, expected):
     over = threading.Event()
 
     def train():
@@ -394,9 +353,8 @@ def test_an_experiment_pays_for_its_own_waiting_only(
 
 
 def test_no_stretch_takes_less_than_nothing():
-    """The counter of delays ticks coarsely, and may be ahead of the clock."""
-    found = kit.clock.run_seconds(Ticks(7, 2, 3), Ticks(8, 7, 3))
-    assert 0 < found < 1e-6
+    # The counter of delays ticks coarsely, and may be ahead of the clock.
+    assert 0 < kit.clock.run_seconds(Ticks(7, 2, 3), Ticks(8, 7, 3)) < 1e-6
 
 
 def test_the_real_clock_keeps_sleeps_in_and_its_blocks_leave_no_gap(monkeypatch):
@@ -424,9 +382,6 @@ def test_the_real_clock_keeps_sleeps_in_and_its_blocks_leave_no_gap(monkeypatch)
     assert all(b.wall_seconds >= b.seconds - 1e-6 for b in trial.blocks)
     lower_quartile = statistics.quantiles(gaps)[0]  # a busy machine adds to some
     assert len(gaps) > len(trial.blocks) and lower_quartile < 0.002
-
-
-# What a trial tells
 
 
 def test_a_report_has_figures_and_knobs_and_no_markup_of_the_readers(clock):
