@@ -13,15 +13,12 @@ import nbformat
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from journal import write_journal
-from trials import make_machine, make_trial, rate_trial, run_trial
+from trials import make_machine, make_trial
 
 import kit
 from kit import recording
-from kit.comparison import Comparison
 from kit.life import COLD, Block, Life
 from kit.recording import RecordingError
-from kit.trial import JOURNAL
 
 GOLDEN = (Path(__file__).parent / "recordings" / "format_4.json").read_bytes()
 CONTENT = json.loads(GOLDEN)
@@ -64,7 +61,7 @@ TRIALS = st.builds(
 
 
 def plain(trials):
-    """Return all that trials hold as text, in which nan is equal to itself."""
+    """All that trials hold, as text: there nan is equal to itself."""
     return [repr(dataclasses.asdict(trial)) for trial in trials]
 
 
@@ -78,32 +75,7 @@ def test_any_trial_comes_back_as_it_was_saved(trials):
         assert plain(kit.load(path)) == before == plain(trials)
 
 
-def test_a_claim_is_recorded_with_its_measurement_and_without_its_verdict(
-    tmp_path, monkeypatch
-):
-    monkeypatch.delenv("KIT_SMOKE", raising=False)
-    trials = [rate_trial(2.0, knobs={"n": 0}), rate_trial(1.0, knobs={"n": 2})]
-    better = [run_trial([1.0, 1.0], {"accuracy": [0, x, 0, x]}) for x in (0.8, 1.0)]
-    made = Comparison(trials, ["n=0", "n=2"])
-    others = Comparison(better, ["a", "b"], "accuracy", 0.01)
-    before, JOURNAL[:] = JOURNAL[:], [*trials, make_trial(outcome="stopped"), made]
-    JOURNAL.extend([*better, others])
-    try:
-        kit.claim("Two are faster.", made, at_least=1.5, otherwise="Or not.")
-        write_journal(path := tmp_path / "journal.json")
-    finally:
-        JOURNAL[:] = before
-    assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
-    again = recording.read(path)
-    assert again.trials == [*trials, *better], "what was stopped is no measurement"
-    assert [each.ratios for each in again.comparisons] == [made.ratios, others.ratios]
-    wanted = {"sentence": "Two are faster.", "at_least": 1.5, "otherwise": "Or not."}
-    wanted |= {"expect": "faster", "comparison": 0, "label": "n=2"}
-    assert wanted.items() <= again.claims[0].items() and len(again.claims) == 1
-
-
 def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
-    """Statistics may be refined; this recording will not say something else."""
     (path := tmp_path / "golden.json").write_bytes(GOLDEN)
     made = recording.read(path)
     slow, fast, runs, single, on_ranks = made.trials
@@ -127,7 +99,6 @@ def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
 
 
 def find_places(value, place=()):
-    """Yield the way to each value inside, the containers too."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
         yield (*place, key)
         if isinstance(inner, (dict, list)):
@@ -198,26 +169,18 @@ CHANGED = SOURCE.replace("yield n", "yield 2 * n")
 LAMBDA = 'kit.compare({"a": count, "b": lambda: count(n=2)})'
 
 
-def write_chapter(folder, *cells):
-    book = nbformat.v4.new_notebook()
-    book.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
-    nbformat.write(book, folder / "00_start.ipynb")
-
-
 @pytest.fixture
 def tutorials(tmp_path, monkeypatch):
     """Recordings of a chapter by two machines, by one of them twice, and of others."""
-    for name, n in [
-        ("00_start__imaginary-2-cores__2026-01-02", 1),
-        ("00_start__imaginary-2-cores__2026-03-04", 2),
-        ("00_start__imaginary-gpu__2025-12-31", 3),
-        ("00_start_here__imaginary-gpu__2026-05-06", 9),
-    ]:
+    names = {1: "00_start__imaginary-2-cores__2026-01-02"}
+    names |= {2: "00_start__imaginary-2-cores__2026-03-04"}
+    names |= {3: "00_start__imaginary-gpu__2025-12-31"}
+    names |= {9: "00_start_here__imaginary-gpu__2026-05-06"}
+    for n, name in names.items():
         where = {"machine": make_machine(name.split("__")[1]), "knobs": {"n": n}}
         trials = [make_trial(source=SOURCE, **where)]
         trials += [make_trial(experiment="b", source=f"{LAMBDA}\n\n{SOURCE}", **where)]
         kit.save(trials, tmp_path / "tutorials" / "recordings" / f"{name}.json")
-    write_chapter(tmp_path / "tutorials", SOURCE)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "tutorials"
 
@@ -263,6 +226,8 @@ VERSIONS = [
 def test_a_recording_of_other_code_says_that_it_is_of_an_earlier_version(
     tutorials, experiment, cells, is_earlier
 ):
-    write_chapter(tutorials, *cells)
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    nbformat.write(book, tutorials / "00_start.ipynb")
     found = kit.recorded(f"00_start/{experiment}")
     assert [("earlier version" in repr(trial)) for trial in found] == [is_earlier] * 2
