@@ -29,7 +29,7 @@ ROOM = "sys/fs/cgroup"
 
 
 def look(files, *, cores=8, ask=kit.this_machine):
-    """Return what is found in these files, on a machine of 8 GB without a GPU."""
+    """What is found in these files, on a machine of 8 GB without a GPU."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         for path, content in files.items():
             (place := Path(root, path)).parent.mkdir(parents=True, exist_ok=True)
@@ -55,14 +55,13 @@ def group(name, cores=None, *, memory=None, stopped=0, old=False):
 
 
 def inside(name, *, old=False):
-    """Return the file that says in which group a process is."""
+    """The file that says in which group a process is."""
     text = f"4:memory:{name}\n3:cpu,cpuacct:{name}\n0::/\n" if old else f"0::{name}\n"
     return {"proc/self/cgroup": text}
 
 
 NEW, OLD = inside("/pods/me"), inside("/docker/abc", old=True)
 QUOTAS = [
-    (NEW | group("/pods/me"), 8, "no control group"),
     (NEW | group("/pods/me", 2.5), 2, f"a quota of 2.5 cores in /{ROOM}/pods/me"),
     (NEW | group("/pods/me", 0.5), 1, "0.5 cores"),
     (NEW | group("/pods/neighbour", 1), 8, "no control group"),
@@ -110,8 +109,7 @@ ANY_JUNK = st.sampled_from(JUNK) | st.binary(max_size=20)
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(FILES, ANY_JUNK)))
 def test_garbage_or_nothing_is_unknown_no_guess_and_no_error(files):
     found, load = look(files), look(files, ask=system.read_load)
-    for name in ("processor", "shared_memory_bytes", "instruction_sets"):
-        assert getattr(found, name) is None
+    assert found.processor is found.shared_memory_bytes is found.instruction_sets is None
     assert 1 <= found.cores <= 8 and 0 <= found.memory_bytes <= MEMORY.total
     assert all(map(math.isfinite, load)) and load.throttled == 0
 
@@ -120,10 +118,8 @@ XEON = "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz"
 NAMES = [
     ("AMD EPYC", "sse2 avx", "amd-epyc-2-cores"),
     ("AMD EPYC 7763 64-Core Processor", "avx2", "amd-epyc-7763-2-cores-avx2"),
-    ("AMD EPYC", "avx2 avx512f", "amd-epyc-2-cores-avx512"),
     ("AMD EPYC", "avx2 avx512f avx512_bf16", "amd-epyc-2-cores-avx512-bf16"),
     (XEON, "fpu avx2 avx512f amx_tile", "intel-xeon-platinum-8488c-2-cores-amx"),
-    ("Neo", "asimd asimdhp", "neo-2-cores-neon"),
     ("Neo", "asimd i8mm bf16", "neo-2-cores-neon-bf16"),
     ("Neo", "asimd sve sve2 bf16", "neo-2-cores-sve2"),
     ("", "asimd sve bf16", f"{platform.machine()}-2-cores-sve".replace("_", "-")),
@@ -172,10 +168,9 @@ def test_every_fact_has_its_reason_on_the_card_and_survives_json():
     again = Machine.from_dict(told | {"colour": {"value": "red", "reason": "paint"}})
     assert again == machine and hash(again) == hash(machine), "later facts do no harm"
     assert [*again.reasons, "reasons"] == [x.name for x in dataclasses.fields(machine)]
-    first, *lines = repr(again).splitlines()
-    assert first == machine.name
-    for line, why in zip(lines, [*machine.reasons.values()][1:], strict=True):
-        assert why and f"({why})" in line
+    assert repr(again).splitlines()[0] == machine.name
+    for line, why in zip(repr(again).splitlines(), machine.reasons.values(), strict=True):
+        assert why and (line == machine.name or f"({why})" in line)
     assert "processor          unknown" in repr(again)
     assert "memory             2 GB" in repr(again) and "memory.max" in repr(again)
     assert "&lt;b&gt;X" in machine._repr_html_() and "<b>X" not in machine._repr_html_()
@@ -189,8 +184,8 @@ IDLE = {"idle": 5000.0, "iowait": 600.0, "guest": 40.0, "guest_nice": 5.0}
 def test_only_work_is_work_and_all_threads_wait(monkeypatch, idle):
     times = collections.namedtuple("cpu_times", BUSY | idle)(**BUSY, **idle)
     monkeypatch.setattr(psutil, "cpu_times", lambda: times)
-    files = {"7": "5 2000000000 9\n", "8": "5 500000000 9\n", "9": "half a line"}
-    files = {f"proc/self/task/{n}/schedstat": text for n, text in files.items()}
+    threads = enumerate(["5 2000000000 9\n", "5 500000000 9\n", "half a line"])
+    files = {f"proc/self/task/{n}/schedstat": text for n, text in threads}
     found = look(files, ask=system.read_load)
     assert (found.everyone, found.stolen) == (165, idle.get("steal", 0))
     assert found.waited == pytest.approx(2.5)
