@@ -132,7 +132,6 @@ def write_chapter(folder, *cells, name=CHAPTER):
 
 
 def made_up(speed, machine=CPU):
-    """A comparison in which the variant is so many times as fast, or each pair's."""
     speeds = speed if isinstance(speed, list) else [speed] * 5
     where = {"machine": make_machine(machine), "source": COUNT}
     slow = rate_trial(1.0, knobs={"n": 1}, **where)
@@ -141,7 +140,6 @@ def made_up(speed, machine=CPU):
 
 
 def record(folder, speed=2.0, machine=CPU, chapter=CHAPTER, said=SENTENCE, year=2026):
-    """Write a recording of a chapter as it is now, with one claim."""
     comparison = made_up(speed, machine)
     row = Claim(said, comparison.ratio, "faster", 1.5, "Or not.").to_dict()
     row |= {"comparison": 0, "label": "n=2"}
@@ -169,7 +167,6 @@ CASES += [
     ([COUNT.replace("yield n", "yield n  # why"), "x = 1", CLAIM], {CPU: 2.0}, []),
     ([COUNT], {CPU: 0.5}, []),
     ([COUNT, CLAIM], {CPU: 2.0, GPU: 0.5}, []),  # `otherwise` says so
-    ([COUNT, CLAIM], {CPU: 1.2}, ["contradict", CPU]),
     ([COUNT, CLAIM], {CPU: 1.0, GPU: 0.5}, ["contradict", CPU, GPU]),
     ([COUNT, CLAIM.replace("1.5", "3")], {CPU: 2.0}, ["contradict"]),
     ([COUNT, SAME], {CPU: 2.0}, ["contradict"]),
@@ -233,16 +230,13 @@ from trials import make_trial
 comparison = made_up(2.0, {CPU!r})
 JOURNAL.extend([make_trial(outcome="stopped"), *comparison.trials, comparison])
 JOURNAL.extend([*OTHERS.trials, OTHERS])"""
-PLAINLY = {"text/plain": "shown"}
 #: What a cell may show; only the first is kept.
-SHOWN = [{"data": PLAINLY}, {"data": {"text/html": "<script>"}}]
+SHOWN = [{"data": {"text/plain": "shown"}}, {"data": {"text/html": "<script>"}}]
 SHOWN += [{"data": {"application/vnd.jupyter.widget-view+json": {}}}]
 SHOWN += [{"data": {"text/plain": "3 s left"}, "metadata": {"kit": "progress"}}]
 
 
 class Kernel:
-    """Runs cells in this process, and shows what a kernel might show."""
-
     is_cut, environments = False, []
 
     def __init__(self, notebook, **options):
@@ -300,7 +294,9 @@ def test_a_chapter_is_recorded_with_static_outputs_in_place_of_earlier(
     assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
     _, *cells = nbformat.read(chapter, as_version=4).cells
     assert [cell.source for cell in cells] == [MEASURE, CLAIM], "and no machinery"
-    assert [[x.data for x in cell.outputs] for cell in cells] == [[PLAINLY]] * 2
+    assert [[x.data for x in cell.outputs] for cell in cells] == [
+        [SHOWN[0]["data"]]
+    ] * 2
     environment = Kernel.environments[-1]
     assert "KIT_SMOKE" not in environment and environment["KIT_STATIC"] == "1"
 
