@@ -25,7 +25,6 @@ CONTENT = json.loads(GOLDEN)
 
 
 def refused(content, *words):
-    """Assert that a file of this content is refused by name, with what to do."""
     with tempfile.TemporaryDirectory() as folder:
         (path := Path(folder, "changed.json")).write_bytes(content)
         with pytest.raises(RecordingError) as caught:
@@ -36,12 +35,10 @@ def refused(content, *words):
     assert len(text.splitlines()) <= 6
 
 
-SECONDS, FLAG = st.floats(0, 1e300), st.booleans()
+SECONDS, FLAG, WORDS = st.floats(0, 1e300), st.booleans(), st.text(max_size=5)
 ITEMS, STEPS = st.integers(1, 2**60) | st.floats(0.5, 1e9), st.integers(1, 99)
-RANKS = st.lists(SECONDS, max_size=2)
+RANKS, MEMORY = st.lists(SECONDS, max_size=2), st.none() | st.integers(0, 2**50)
 BLOCKS = st.builds(Block, SECONDS, SECONDS, ITEMS, STEPS, SECONDS, RANKS)
-MEMORY = st.none() | st.integers(0, 2**50)
-WORDS = st.text(max_size=5)
 LOSSES = st.dictionaries(WORDS, st.lists(st.floats(), max_size=2), max_size=1)
 SOME_BLOCKS, TURNS = st.lists(BLOCKS, max_size=2), st.integers(COLD, 9)
 LIVES = st.builds(Life, TURNS, st.floats(), MEMORY, FLAG, FLAG, SOME_BLOCKS, LOSSES)
@@ -185,10 +182,6 @@ def tutorials(tmp_path, monkeypatch):
     return tmp_path / "tutorials"
 
 
-def numbers(*arguments, **options):
-    return sorted(trial.knobs["n"] for trial in kit.recorded(*arguments, **options))
-
-
 @pytest.mark.parametrize("place", [".", "tutorials", "tutorials/deep/er", "elsewhere"])
 def test_the_newest_recording_of_each_machine_is_found_from_anywhere(
     tutorials, monkeypatch, place
@@ -196,6 +189,10 @@ def test_the_newest_recording_of_each_machine_is_found_from_anywhere(
     mine = tutorials.parent / place / "mine" / "recordings"
     mine.parent.mkdir(parents=True)
     monkeypatch.chdir(mine.parent)
+
+    def numbers(*asked, **options):
+        return sorted(trial.knobs["n"] for trial in kit.recorded(*asked, **options))
+
     assert numbers("00_start/count") == [2, 3]
     assert numbers("00_start/count", machine="imaginary-gpu") == [3]
     assert numbers("00_start/absent") == numbers("99_absent/count") == []
