@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 from torch.utils.checkpoint import checkpoint
 
 from kit import costs
-from kit.costs import LINKS, Line, Link, predict_loader, predict_step_memory
+from kit.costs import Line, Link, predict_loader, predict_step_memory
 
 SOME = st.integers(1, 1000).map(lambda n: n / 100)
 
@@ -73,24 +73,22 @@ def test_ranks_wait_as_long_as_in_a_simulated_ring(ranks, part, compute, alpha, 
     assert predicted == pytest.approx(seconds)
 
 
-@given(
-    st.lists(st.integers(1, 500), min_size=2, max_size=6, unique=True),
-    st.lists(SOME, min_size=6, max_size=6),
-)
-def test_a_fitted_line_is_that_of_least_relative_errors(sizes, amounts):
-    amounts = np.array(amounts[: len(sizes)])
-    rows = (np.stack([np.ones(len(sizes)), sizes]) / amounts).T
-    wanted = np.linalg.lstsq(rows, np.ones(len(sizes)))[0]
-    line = costs.fit_line(sizes, amounts.tolist())
-    assert rows @ line == pytest.approx(rows @ wanted, abs=1e-6)
+@given(st.dictionaries(st.integers(1, 500), SOME, min_size=2, max_size=6))
+def test_a_fitted_line_is_that_of_least_relative_errors(points):
+    sizes, amounts, ones = [*points], [*points.values()], np.ones(len(points))
+    rows = (np.stack([ones, sizes]) / amounts).T
+    wanted = np.linalg.lstsq(rows, ones)[0]
+    assert rows @ costs.fit_line(sizes, amounts) == pytest.approx(
+        rows @ wanted, abs=1e-6
+    )
 
 
 @given(SOME, SOME, st.floats(0.05, 0.95))
 def test_a_line_finds_its_sizes_again_and_where_rates_end_to_grow(fixed, each, share):
-    line = costs.fit_line([1, 1000], [fixed + each, fixed + 1000 * each])
+    line = Line(fixed, each)
     assert line.predict(50) == pytest.approx(fixed + 50 * each)
     assert line.find_size(line.predict(70)) == pytest.approx(70)
-    knee = Line(fixed, each).find_knee(share)
+    knee = line.find_knee(share)
     assert knee / (fixed + each * knee) == pytest.approx(share / each)
     assert Line(0.0, each).find_knee() == 0
     assert Line(fixed, 0.0).find_knee() == Line(fixed, 0.0).find_size(2.0) == math.inf
@@ -116,16 +114,7 @@ def test_an_amount_that_cannot_be_is_named(call, arguments, amounts, words):
         getattr(costs, call)(*arguments, **amounts)
 
 
-@given(SOME, st.sampled_from([*LINKS.values()]), SOME)
-def test_over_a_slowed_link_any_message_takes_so_many_times_as_long(size, link, factor):
-    both = link, link.slowed(factor)
-    times = [each.latency_seconds + size / each.bytes_per_second for each in both]
-    assert times[1] == pytest.approx(factor * times[0])
-    with pytest.raises(ValueError, match="factor=0"):
-        link.slowed(0)
-
-
-@pytest.mark.parametrize("link", [Link(0.02, 4e6), None])
+@pytest.mark.parametrize("link", [Link(0.01, 8e6).slowed(2), None])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_messages_arrive_whole_in_turn_and_late(monkeypatch, ranks, link):
     """Ranks are threads of this process, over gloo, on a clock that stands."""
@@ -152,7 +141,7 @@ def test_messages_arrive_whole_in_turn_and_late(monkeypatch, ranks, link):
             assert added == [ranks * n + sum(range(ranks)) + 1 for n in range(24)]
             assert told == [*range(ranks)] and mine.unique() == 1
             assert sent == steps[0] * size / ranks + (steps[1] + steps[2]) * size
-    alpha, beta = link or (0.0, math.inf)
+    alpha, beta = (0.02, 4e6) if link else (0.0, math.inf)
     seconds = [predict_ring(ranks, 0.0, steps[0] * alpha, size, beta)]
     seconds += [count * (alpha + size / beta) for count in steps[1:]]
     ends = [*itertools.accumulate(seconds)] * ranks
@@ -160,8 +149,6 @@ def test_messages_arrive_whole_in_turn_and_late(monkeypatch, ranks, link):
 
 
 class Recomputed(nn.Sequential):
-    """Blocks of which only inputs are kept."""
-
     def forward(self, x):
         for block in self:
             x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
@@ -174,14 +161,12 @@ class Looking(nn.Linear):
 
 
 class Viewed(nn.Linear):
-    """Views of one tensor, and a mask that is no buffer."""
-
     def forward(self, x):
         y = super().forward(x * MASK)
         return y[:, :16].square() + y[:, 16:].square() + y[:, ::2].sin()
 
 
-MASK = torch.ones(32)
+MASK = torch.ones(32)  # which is no buffer
 
 
 def tie():
@@ -215,25 +200,19 @@ MODELS = {
 
 
 def count_bytes(model, batch):
-    """Return what the allocator has handed out in a forward pass and not got back.
-
-    The batch was there before; it counts where autograd saves it.
-    """
-    saved = set()
+    """What the allocator gave in a forward pass and did not get back, or was kept."""
+    saved = []  # the batch was there before; it counts where autograd saves it
 
     def note(tensor):
-        saved.add(tensor.untyped_storage().data_ptr())
+        saved.append(tensor.untyped_storage().data_ptr())
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        model(batch).sum()
-    torch.clear_autocast_cache()
-    with profile(profile_memory=True) as watched:
+    noting = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    with profile(profile_memory=True) as watched, noting:
         loss = model(batch).sum()
     found = sum(event.self_cpu_memory_usage for event in watched.function_events)
-    if batch.untyped_storage().data_ptr() in saved:
-        found += batch.nbytes
-    return found - loss.nbytes
+    is_kept = batch.untyped_storage().data_ptr() in saved
+    return found + is_kept * batch.nbytes - loss.nbytes
 
 
 @pytest.mark.parametrize(("make", "batch"), MODELS.values(), ids=MODELS)
@@ -261,12 +240,9 @@ def test_a_step_keeps_what_was_predicted_and_predicting_changes_nothing(make, ba
     assert found.peak == found.total - min(gradients, found.activations)
 
 
-def test_a_model_that_learns_nothing_keeps_its_parameters_only():
+def test_a_model_that_learns_nothing_or_needs_numbers():
     found = predict_step_memory(stack().requires_grad_(False), torch.zeros(9, 64))
     assert found == (found.parameters, 0, 0, 0)
-
-
-def test_a_model_that_needs_numbers_is_told_to_measure():
     for width, words in ((4, "Looking failed"), (5, r"Looking failed .*4, 4")):
         with pytest.raises(ValueError, match=rf"{words}[^\n]*\n.*kit\.measure"):
             predict_step_memory(Looking(4, 4), torch.zeros(2, width))

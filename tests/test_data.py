@@ -6,6 +6,7 @@ import io
 import os
 import pathlib
 import pickle
+import shutil
 import time
 import traceback
 from multiprocessing import get_context
@@ -29,16 +30,10 @@ ASK = {"photos": lambda: data.photos(40), "letters": lambda: data.glyphs(train=F
 either = pytest.mark.parametrize("ask", ASK.values(), ids=ASK)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A cache folder, where everything is drawn once."""
-    return tmp_path_factory.mktemp("drawn")
-
-
 @pytest.fixture
-def drawn(folder, monkeypatch):
-    """A folder of 20 photos in a cache, where 1,000 letters are of each kind."""
-    monkeypatch.setenv("KIT_CACHE", str(folder))
+def drawn(tmp_path_factory, monkeypatch):
+    """20 photos; like 1,000 letters of each kind they are drawn once, and kept."""
+    monkeypatch.setenv("KIT_CACHE", str(tmp_path_factory.getbasetemp() / "drawn"))
     monkeypatch.setenv("KIT_SMOKE", "1")
     return data.photos(20)
 
@@ -68,21 +63,13 @@ def draw_with(monkeypatch, act):
     monkeypatch.setattr(letters, "draw_chunk", draw_chunk)
 
 
-def list_names(folder):
-    """List what is in a folder, hidden names too; nothing where there is none."""
-    return sorted(os.listdir(folder)) if folder.exists() else []
-
-
 def test_pixels_are_the_same_on_every_machine_and_need_no_readers_numbers():
-    before, photos, glyphs = reader_state(), hashlib.sha256(), hashlib.sha256()
-    for index in range(20):
-        pixels, label = photo.draw_photo(index)
-        assert label == index % 10
-        photos.update(pixels.tobytes())
-    for number in range(10):
-        images, labels = letters.draw_chunk(number)
-        glyphs.update(images.tobytes() + labels.tobytes())
-    assert (photos.hexdigest(), glyphs.hexdigest()) == (PHOTOS, LETTERS)
+    before = reader_state()
+    photos, kinds = zip(*map(photo.draw_photo, range(20)), strict=True)
+    assert [*kinds] == [*range(10)] * 2
+    chunks = [array.tobytes() for n in range(10) for array in letters.draw_chunk(n)]
+    drawn = b"".join(pixels.tobytes() for pixels in photos), b"".join(chunks)
+    assert [hashlib.sha256(each).hexdigest() for each in drawn] == [PHOTOS, LETTERS]
     assert reader_state() == before
 
 
@@ -93,8 +80,8 @@ def test_what_is_kept_is_what_was_drawn(drawn):
     jpeg = io.BytesIO()
     PIL.Image.fromarray(photo.draw_photo(17)[0]).save(jpeg, "JPEG", quality=90)
     assert paths[17].read_bytes() == jpeg.getvalue()
-    for train, first in ((True, 0), (False, 600)):
-        dataset, (images, labels) = data.glyphs(train), letters.draw_chunk(first + 7)
+    for train, chunk in ((True, 7), (False, 607)):
+        dataset, (images, labels) = data.glyphs(train), letters.draw_chunk(chunk)
         assert np.array_equal(dataset.images[700:800, 0].numpy(), images)
         assert np.array_equal(dataset.labels[700:800].numpy(), labels)
 
@@ -128,12 +115,12 @@ def test_a_failure_leaves_nothing_and_what_is_whole_is_not_drawn_again(
     draw_with(monkeypatch, fail)
     with pytest.raises(error):
         ask()
-    assert list_names(cache) == []
+    assert not [*cache.glob("*")]
     draw_with(monkeypatch, lambda number: None)
     ask()
     draw_with(monkeypatch, fail)
     ask()
-    assert len(list_names(cache)) == 1
+    assert len([*cache.glob("*")]) == 1
 
 
 def test_what_a_killed_process_leaves_is_not_taken_for_whole(cache, monkeypatch):
@@ -154,23 +141,20 @@ def test_a_full_disk_leaves_nothing_and_says_what_to_do(ask, cache, monkeypatch,
             pathlib.Path(path).touch()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    places = {"write": [(np, "savez"), (pathlib.Path, "write_bytes")]}
     with monkeypatch.context() as patch:
-        if fails == "write":
-            patch.setattr(np, "savez", refuse)
-            patch.setattr(pathlib.Path, "write_bytes", refuse)
-        else:
-            patch.setattr(os, fails, refuse)
+        for owner, name in places.get(fails, [(os, fails)]):
+            patch.setattr(owner, name, refuse)
         with pytest.raises(data.DataError) as caught:
             ask()
     for part in (str(cache), os.strerror(errno.ENOSPC), " MB ", "KIT_CACHE="):
         assert part in str(caught.value)
-    assert list_names(cache) == []
+    assert not [*cache.glob("*")]
 
 
 @either
 def test_two_processes_at_once_both_get_it(ask, cache, monkeypatch, capsys):
     """Both draw all before either can keep it; meanwhile they show progress."""
-    # Else it would have to take two seconds.
     monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.01)
     barrier, told = get_context("fork").Barrier(2), get_context("fork").SimpleQueue()
 
@@ -189,10 +173,10 @@ def test_two_processes_at_once_both_get_it(ask, cache, monkeypatch, capsys):
     for process in both:
         process.join(60)
     assert [process.exitcode for process in both] == [0, 0]
-    assert len(list_names(cache)) == 1
+    assert len([*cache.glob("*")]) == 1
 
 
-def test_photos_are_read_as_torchvision_reads_them(drawn):
+def test_photos_are_read_as_torchvision_reads_them_far_ones_later(drawn, monkeypatch):
     dataset, reference = data.PhotoDataset(drawn), ImageFolder(drawn)
     assert dataset.classes == reference.classes == [*photo.CLASSES]
     assert (dataset.samples, len(dataset)) == (reference.samples, 20)
@@ -202,6 +186,12 @@ def test_photos_are_read_as_torchvision_reads_them(drawn):
     assert image.shape == (3, 400, 400) and np.array_equal(image.numpy(), expected)
     modes = data.PhotoDataset(drawn, transform=lambda image: image.mode)
     assert [mode for mode, _ in modes] == ["RGB"] * 20, "and there it ends"
+    waited = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    far = pickle.loads(pickle.dumps(data.Distant(dataset, seconds=0.02)))
+    assert torch.equal(far[11][0], image) and far[11][1] == label
+    assert (waited, len(far)) == ([0.02] * 2, 20) and "20.0 ms away" in repr(far)
+    assert [*data.Distant(["a", "b"], seconds=0.0)] == ["a", "b"]
 
 
 @pytest.mark.parametrize("made", ["", "mine", "mine/cat", "mine/cat/1.png"])
@@ -221,29 +211,14 @@ def test_a_readers_own_photos_are_found_or_it_is_said_how_they_lie(tmp_path, mad
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_corrupt_photo_is_named_in_a_worker_too(drawn, tmp_path, workers):
-    for path in drawn.rglob("*.jpg"):
-        (link := tmp_path / path.relative_to(drawn)).parent.mkdir(exist_ok=True)
-        link.symlink_to(path)
-    dataset = data.PhotoDataset(tmp_path)
-    half = (victim := pathlib.Path(dataset.samples[13][0])).read_bytes()[:20_000]
-    victim.unlink()
-    victim.write_bytes(half)
+    dataset = data.PhotoDataset(shutil.copytree(drawn, tmp_path / "mine"))
+    victim = pathlib.Path(dataset.samples[13][0])
+    victim.write_bytes(victim.read_bytes()[:20_000])
     loader = DataLoader(dataset, batch_size=4, num_workers=workers)
     with pytest.raises(data.DataError) as caught:
         list(loader)
     assert f"photo 13, {victim}" in str(caught.value)
     traceback.clear_frames(caught.tb)  # or the workers end when the loader is collected
-
-
-def test_far_samples_come_later_and_unchanged_in_any_process(drawn, monkeypatch):
-    waited = []
-    monkeypatch.setattr(time, "sleep", waited.append)
-    near = data.PhotoDataset(drawn)
-    far = pickle.loads(pickle.dumps(data.Distant(near, seconds=0.02)))
-    image, label = far[13]
-    assert torch.equal(image, near[13][0]) and label == near[13][1]
-    assert (waited, len(far)) == ([0.02], 20) and "20.0 ms away" in repr(far)
-    assert [*data.Distant(["a", "b"], seconds=0.0)] == ["a", "b"]
 
 
 def test_letters_come_one_by_one_and_in_batches_in_any_process(drawn):

@@ -29,7 +29,7 @@ ROOM = "sys/fs/cgroup"
 
 
 def look(files, *, cores=8, ask=kit.this_machine):
-    """Return what is found in these files, on a machine of 8 GB without a GPU."""
+    """What is found in these files, on a machine of 8 GB without a GPU."""
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
         for path, content in files.items():
             (place := Path(root, path)).parent.mkdir(parents=True, exist_ok=True)
@@ -55,14 +55,13 @@ def group(name, cores=None, *, memory=None, stopped=0, old=False):
 
 
 def inside(name, *, old=False):
-    """Return the file that says in which group a process is."""
+    """The file that says in which group a process is."""
     text = f"4:memory:{name}\n3:cpu,cpuacct:{name}\n0::/\n" if old else f"0::{name}\n"
     return {"proc/self/cgroup": text}
 
 
 NEW, OLD = inside("/pods/me"), inside("/docker/abc", old=True)
 QUOTAS = [
-    (NEW | group("/pods/me"), 8, "no control group"),
     (NEW | group("/pods/me", 2.5), 2, f"a quota of 2.5 cores in /{ROOM}/pods/me"),
     (NEW | group("/pods/me", 0.5), 1, "0.5 cores"),
     (NEW | group("/pods/neighbour", 1), 8, "no control group"),
@@ -120,10 +119,8 @@ XEON = "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz"
 NAMES = [
     ("AMD EPYC", "sse2 avx", "amd-epyc-2-cores"),
     ("AMD EPYC 7763 64-Core Processor", "avx2", "amd-epyc-7763-2-cores-avx2"),
-    ("AMD EPYC", "avx2 avx512f", "amd-epyc-2-cores-avx512"),
     ("AMD EPYC", "avx2 avx512f avx512_bf16", "amd-epyc-2-cores-avx512-bf16"),
     (XEON, "fpu avx2 avx512f amx_tile", "intel-xeon-platinum-8488c-2-cores-amx"),
-    ("Neo", "asimd asimdhp", "neo-2-cores-neon"),
     ("Neo", "asimd i8mm bf16", "neo-2-cores-neon-bf16"),
     ("Neo", "asimd sve sve2 bf16", "neo-2-cores-sve2"),
     ("", "asimd sve bf16", f"{platform.machine()}-2-cores-sve".replace("_", "-")),
@@ -189,8 +186,8 @@ IDLE = {"idle": 5000.0, "iowait": 600.0, "guest": 40.0, "guest_nice": 5.0}
 def test_only_work_is_work_and_all_threads_wait(monkeypatch, idle):
     times = collections.namedtuple("cpu_times", BUSY | idle)(**BUSY, **idle)
     monkeypatch.setattr(psutil, "cpu_times", lambda: times)
-    files = {"7": "5 2000000000 9\n", "8": "5 500000000 9\n", "9": "half a line"}
-    files = {f"proc/self/task/{n}/schedstat": text for n, text in files.items()}
+    threads = enumerate(["5 2000000000 9\n", "5 500000000 9\n", "half a line"])
+    files = {f"proc/self/task/{n}/schedstat": text for n, text in threads}
     found = look(files, ask=system.read_load)
     assert (found.everyone, found.stolen) == (165, idle.get("steal", 0))
     assert found.waited == pytest.approx(2.5)

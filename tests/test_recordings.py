@@ -13,22 +13,18 @@ import nbformat
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from journal import write_journal
-from trials import make_machine, make_trial, rate_trial, run_trial
+from trials import make_machine, make_trial
 
 import kit
 from kit import recording
-from kit.comparison import Comparison
 from kit.life import COLD, Block, Life
 from kit.recording import RecordingError
-from kit.trial import JOURNAL
 
 GOLDEN = (Path(__file__).parent / "recordings" / "format_4.json").read_bytes()
 CONTENT = json.loads(GOLDEN)
 
 
 def refused(content, *words):
-    """Assert that a file of this content is refused by name, with what to do."""
     with tempfile.TemporaryDirectory() as folder:
         (path := Path(folder, "changed.json")).write_bytes(content)
         with pytest.raises(RecordingError) as caught:
@@ -39,12 +35,10 @@ def refused(content, *words):
     assert len(text.splitlines()) <= 6
 
 
-SECONDS, FLAG = st.floats(0, 1e300), st.booleans()
+SECONDS, FLAG, WORDS = st.floats(0, 1e300), st.booleans(), st.text(max_size=5)
 ITEMS, STEPS = st.integers(1, 2**60) | st.floats(0.5, 1e9), st.integers(1, 99)
-RANKS = st.lists(SECONDS, max_size=2)
+RANKS, MEMORY = st.lists(SECONDS, max_size=2), st.none() | st.integers(0, 2**50)
 BLOCKS = st.builds(Block, SECONDS, SECONDS, ITEMS, STEPS, SECONDS, RANKS)
-MEMORY = st.none() | st.integers(0, 2**50)
-WORDS = st.text(max_size=5)
 LOSSES = st.dictionaries(WORDS, st.lists(st.floats(), max_size=2), max_size=1)
 SOME_BLOCKS, TURNS = st.lists(BLOCKS, max_size=2), st.integers(COLD, 9)
 LIVES = st.builds(Life, TURNS, st.floats(), MEMORY, FLAG, FLAG, SOME_BLOCKS, LOSSES)
@@ -64,7 +58,7 @@ TRIALS = st.builds(
 
 
 def plain(trials):
-    """Return all that trials hold as text, in which nan is equal to itself."""
+    """All that trials hold, as text: there nan is equal to itself."""
     return [repr(dataclasses.asdict(trial)) for trial in trials]
 
 
@@ -78,32 +72,7 @@ def test_any_trial_comes_back_as_it_was_saved(trials):
         assert plain(kit.load(path)) == before == plain(trials)
 
 
-def test_a_claim_is_recorded_with_its_measurement_and_without_its_verdict(
-    tmp_path, monkeypatch
-):
-    monkeypatch.delenv("KIT_SMOKE", raising=False)
-    trials = [rate_trial(2.0, knobs={"n": 0}), rate_trial(1.0, knobs={"n": 2})]
-    better = [run_trial([1.0, 1.0], {"accuracy": [0, x, 0, x]}) for x in (0.8, 1.0)]
-    made = Comparison(trials, ["n=0", "n=2"])
-    others = Comparison(better, ["a", "b"], "accuracy", 0.01)
-    before, JOURNAL[:] = JOURNAL[:], [*trials, make_trial(outcome="stopped"), made]
-    JOURNAL.extend([*better, others])
-    try:
-        kit.claim("Two are faster.", made, at_least=1.5, otherwise="Or not.")
-        write_journal(path := tmp_path / "journal.json")
-    finally:
-        JOURNAL[:] = before
-    assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
-    again = recording.read(path)
-    assert again.trials == [*trials, *better], "what was stopped is no measurement"
-    assert [each.ratios for each in again.comparisons] == [made.ratios, others.ratios]
-    wanted = {"sentence": "Two are faster.", "at_least": 1.5, "otherwise": "Or not."}
-    wanted |= {"expect": "faster", "comparison": 0, "label": "n=2"}
-    assert wanted.items() <= again.claims[0].items() and len(again.claims) == 1
-
-
 def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
-    """Statistics may be refined; this recording will not say something else."""
     (path := tmp_path / "golden.json").write_bytes(GOLDEN)
     made = recording.read(path)
     slow, fast, runs, single, on_ranks = made.trials
@@ -127,7 +96,6 @@ def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
 
 
 def find_places(value, place=()):
-    """Yield the way to each value inside, the containers too."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
         yield (*place, key)
         if isinstance(inner, (dict, list)):
@@ -198,32 +166,20 @@ CHANGED = SOURCE.replace("yield n", "yield 2 * n")
 LAMBDA = 'kit.compare({"a": count, "b": lambda: count(n=2)})'
 
 
-def write_chapter(folder, *cells):
-    book = nbformat.v4.new_notebook()
-    book.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
-    nbformat.write(book, folder / "00_start.ipynb")
-
-
 @pytest.fixture
 def tutorials(tmp_path, monkeypatch):
     """Recordings of a chapter by two machines, by one of them twice, and of others."""
-    for name, n in [
-        ("00_start__imaginary-2-cores__2026-01-02", 1),
-        ("00_start__imaginary-2-cores__2026-03-04", 2),
-        ("00_start__imaginary-gpu__2025-12-31", 3),
-        ("00_start_here__imaginary-gpu__2026-05-06", 9),
-    ]:
+    names = {1: "00_start__imaginary-2-cores__2026-01-02"}
+    names |= {2: "00_start__imaginary-2-cores__2026-03-04"}
+    names |= {3: "00_start__imaginary-gpu__2025-12-31"}
+    names |= {9: "00_start_here__imaginary-gpu__2026-05-06"}
+    for n, name in names.items():
         where = {"machine": make_machine(name.split("__")[1]), "knobs": {"n": n}}
         trials = [make_trial(source=SOURCE, **where)]
         trials += [make_trial(experiment="b", source=f"{LAMBDA}\n\n{SOURCE}", **where)]
         kit.save(trials, tmp_path / "tutorials" / "recordings" / f"{name}.json")
-    write_chapter(tmp_path / "tutorials", SOURCE)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "tutorials"
-
-
-def numbers(*arguments, **options):
-    return sorted(trial.knobs["n"] for trial in kit.recorded(*arguments, **options))
 
 
 @pytest.mark.parametrize("place", [".", "tutorials", "tutorials/deep/er", "elsewhere"])
@@ -233,6 +189,10 @@ def test_the_newest_recording_of_each_machine_is_found_from_anywhere(
     mine = tutorials.parent / place / "mine" / "recordings"
     mine.parent.mkdir(parents=True)
     monkeypatch.chdir(mine.parent)
+
+    def numbers(*asked, **options):
+        return sorted(trial.knobs["n"] for trial in kit.recorded(*asked, **options))
+
     assert numbers("00_start/count") == [2, 3]
     assert numbers("00_start/count", machine="imaginary-gpu") == [3]
     assert numbers("00_start/absent") == numbers("99_absent/count") == []
@@ -263,6 +223,8 @@ VERSIONS = [
 def test_a_recording_of_other_code_says_that_it_is_of_an_earlier_version(
     tutorials, experiment, cells, is_earlier
 ):
-    write_chapter(tutorials, *cells)
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    nbformat.write(book, tutorials / "00_start.ipynb")
     found = kit.recorded(f"00_start/{experiment}")
     assert [("earlier version" in repr(trial)) for trial in found] == [is_earlier] * 2
