@@ -62,13 +62,15 @@ def footprint():
 
 def wait_for_no_more_than(before):
     """Wait until nothing is left over; ended processes take a moment to vanish."""
-    seen = []
+    left = []
 
-    def is_as_before():
+    def is_nothing_left():
         counts, files = footprint()
-        seen[:] = [counts, files - before[1]]
-        return seen == [before[0], set()]
+        kinds = zip(("processes", "ports", "threads"), counts, before[0], strict=True)
+        more = [f"{now - then} {kind}" for kind, now, then in kinds if now > then]
+        left[:] = [*more, *(files - before[1])]
+        return not left
 
     with contextlib.suppress(AssertionError):
-        wait_until(is_as_before)
-    assert seen == [before[0], set()]
+        wait_until(is_nothing_left)
+    assert not left
