@@ -20,15 +20,8 @@ from typing import Any, NamedTuple
 
 from kit import figures
 from kit.choices import Place, make_variant
-from kit.diagnosis import tracing
-from kit.diagnosis.counterfactuals import (
-    BACKWARD,
-    EXCHANGE,
-    LOADER,
-    Change,
-    change,
-    labels,
-)
+from kit.diagnosis import counterfactuals, tracing
+from kit.diagnosis.counterfactuals import BACKWARD, LOADER, Change, change, labels
 from kit.diagnosis.tracing import WAITING, Event, Trace
 from kit.experiment import Experiment, smoke
 from kit.life import Block, Life
@@ -45,7 +38,7 @@ _LONG_PAUSE = 20
 _LABELS = {
     "enumerate(DataLoader)#": "input",
     LOADER: "input",
-    EXCHANGE: "communication",
+    counterfactuals.EXCHANGE: "communication",
     "Optimizer.": "optimizer",
     BACKWARD: "backward",
     "Torch-Compiled Region": "forward",
