@@ -142,8 +142,7 @@ def children():
     return found
 
 
-def find_resident_bytes():
-    """Return this process's memory; with its share of each page it takes 30 ms."""
+def find_resident_bytes():  # with its share of each page it takes 30 ms
     return psutil.Process().memory_info().rss
 
 
@@ -155,14 +154,10 @@ def wait_until(condition, seconds=10.0):
         time.sleep(0.01)
 
 
-def read_depth():
-    depth = torch.autocast_increment_nesting()
-    torch.autocast_decrement_nesting()
-    return depth
-
-
 def reader_state():
     """All that an experiment may change and the reader must find again."""
+    depth = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
     return {
         "threads": torch.get_num_threads(),
         "grad": torch.is_grad_enabled(),
@@ -170,7 +165,7 @@ def reader_state():
         "autocast": torch.is_autocast_enabled("cpu"),
         "autocast dtype": torch.get_autocast_dtype("cpu"),
         "autocast cache": torch.is_autocast_cache_enabled(),
-        "autocast depth": read_depth(),
+        "autocast depth": depth,
         "default dtype": torch.get_default_dtype(),
         "deterministic": torch.get_deterministic_debug_mode(),
         **{f"{backend}.{name}": getattr(backend, name) for backend, name in FLAGS},

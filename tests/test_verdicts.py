@@ -182,6 +182,7 @@ def metrics(*values):
 
 WHOLE, MEMORIES = {"of": "run_seconds"}, {"of": BYTES}
 METRIC = {"of": ACCURACY, "within": 0.01}
+ONE_THREAD = "set torch.set_num_threads(1)"
 AGAIN, LATER = ["stopped", "run it again"], ["longer life", "measure much longer"]
 CANNOT_TELL = {
     "one pair": ([run_trial([x]) for x in (1.0, 0.5)], WHOLE, ["one", "more"]),
@@ -199,11 +200,7 @@ CANNOT_TELL = {
     "slower": (with_first_life(0.4, *[0.7] * 6), {}, ["its first", *LATER]),
     # A queue that starts full: in the end as slow as the other.
     "full": (with_first_life(1.93, *[1.9] * 6, *[1.0] * 3), {}, ["end of its", *LATER]),
-    "busy": (
-        spoilt(conditions=BUSY),
-        {},
-        ["0.9 cores", "set torch.set_num_threads(1)"],
-    ),
+    "busy": (spoilt(conditions=BUSY), {}, ["0.9 cores", ONE_THREAD]),
     "quota": (spoilt(0.01, conditions=THROTTLED), {}, ["30%", "fewer threads"]),
     "wide, others": (wide(conditions={"others_cores": 0.9}), {}, ["0.9", "close them"]),
     "wide, guests": (wide(conditions={"stolen": 0.1}), {}, ["guests", "another time"]),

@@ -127,10 +127,8 @@ def test_a_plan_leaves_the_sum_and_takes_what_is_predicted(chapter, name, n, siz
 
 @pytest.mark.nightly
 def test_a_race_keeps_the_training_and_claims_no_speed_without_it(tidy, tmp_path):
-    race, recording = (
-        ["--images=600", "--epochs=2", "--device=cpu"],
-        tmp_path / "a.json",
-    )
+    race = ["--images=600", "--epochs=2", "--device=cpu"]
+    recording = tmp_path / "a.json"
     told = [f"--json={recording}", "--variants", "source", "resident", "fused"]
     assert lenet_race.main([*race, *told]) == 0
     source, *others = kit.load(recording)

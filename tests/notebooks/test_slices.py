@@ -28,9 +28,7 @@ DECIDING = {
         "torch.set_num_threads(1) → torch.set_num_threads(2)",
         "batch_size=64, shuffle=True → batch_size=8, shuffle=True",
     ],
-    "02 Recording slows it": [
-        "KINETO_LOG_LEVEL=99 → KINETO_LOG_LEVEL=0",
-    ],
+    "02 Recording slows it": ["KINETO_LOG_LEVEL=99 → KINETO_LOG_LEVEL=0"],
     "04 Two workers gain": [
         'f"num_workers={n}"] for n in (2, 4) → f"num_workers={n}"] for n in (4, 2)'
     ],
@@ -38,17 +36,11 @@ DECIDING = {
         "[0, 4] if short else [0, 2, 4] → [0, 4] if short else [0, 1, 4]"
     ],
     "04 Asking together": ["ThreadPoolExecutor(len(indices)) → ThreadPoolExecutor(1)"],
-    "07 Accumulation saves": [
-        'of="peak_memory_bytes", seconds=50 → seconds=50',
-    ],
-    "07 Packing trains": [
-        "draw_texts(44) → draw_texts(16)",
-    ],
+    "07 Accumulation saves": ['of="peak_memory_bytes", seconds=50 → seconds=50'],
+    "07 Packing trains": ["draw_texts(44) → draw_texts(16)"],
     "07 Checkpointing is slower": ["use_reentrant=False → use_reentrant=True"],
     "07 Updating in the backward": ["p.grad = None → p.grad.zero_()"],
-    "13 A ring beats": [
-        "kit.start_ranks(2 if short else 4) → kit.start_ranks(2)",
-    ],
+    "13 A ring beats": ["kit.start_ranks(2 if short else 4) → kit.start_ranks(2)"],
     "13 no_sync": ["lr=0.1 → lr=0.2", "Ethernet, 1 Gbit/s → Ethernet, 10 Gbit/s"],
     "13 PowerSGD": ['"slow": 100 → "slow": 1'],
 }
