@@ -55,8 +55,6 @@ def warm():
         diagnosed().plot()
 
 
-# The main thread's time is parted, and each operation is where a reader would put it
-
 #: As PyTorch and the kit write them into a trace; others are operations.
 NAMES = {
     "data": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
@@ -102,9 +100,7 @@ def test_an_operation_counts_where_a_reader_would_put_it(step, phases):
     events = [
         make_event(10 * number + depth, 10 * number + 10 - depth, name)
         for number, nested in enumerate(step.split())
-        for depth, name in enumerate(
-            nested.split("/")
-        )  # what comes after a / is inside
+        for depth, name in enumerate(nested.split("/"))  # what follows a / is inside
     ]
     devices = [BUSY] * bool(re.search("wait|copy", step))
     segments = part(Trace([0, 10 * len(step.split())], events, [], devices), 1e9)
@@ -150,8 +146,8 @@ def test_ranks_that_begin_apart_are_not_charged_for_it():
         exchange = {"name": "gloo:all_reduce", "ts": now + 900, "dur": 9 + wait}
         events.append(row | exchange)
         now += 1000 + wait
-    written = json.dumps({"baseTimeNanoseconds": 10**18, "traceEvents": events})
-    trace = read_trace([written])
+    told = {"baseTimeNanoseconds": 10**18, "traceEvents": events}
+    trace = read_trace([json.dumps(told)])
     assert trace.marks[-1] - trace.marks[0] == 2_000_000
     assert [s.phase for s in part(trace, 1e9)].count("communication") == 2
 
@@ -161,8 +157,8 @@ def diagnosed():
     return kit.diagnose(train)
 
 
-def mlp(outputs=3):
-    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, outputs))
+def mlp():
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 3))
 
 
 def train(*, batch_size=8):
@@ -183,8 +179,8 @@ def train(*, batch_size=8):
 
 
 def test_names_that_pytorch_gives_are_known():
-    found, seen = diagnosed(), {}
-    for segment in found.profile.segments:
+    seen = {}
+    for segment in diagnosed().profile.segments:
         name = segment.name.removeprefix("aten::").partition("#")[0]
         seen.setdefault(name, set()).add(segment.phase)
     places = {
@@ -195,7 +191,7 @@ def test_names_that_pytorch_gives_are_known():
         "python": ["argmax", "eq", "item"],
     }
     for phase, names in places.items():
-        assert found.shares[phase] > 0
+        assert diagnosed().shares[phase] > 0
         assert all(seen.get(name) == {phase} for name in names), seen
 
 
@@ -211,23 +207,16 @@ def test_waiting_for_threads_of_its_own_is_not_the_readers_code():
     assert found.shares.get("python", 0) < 0.2
 
 
-# A cause is left out as it says, for the thread that measures, and is put back
-
-
 def without(experiment, *causes):
-    """Return an experiment from which causes are left out."""
     return change(resolve(experiment), *(LEFT_OUT[cause] for cause in causes))
 
 
 def live(resolved, steps=5):
-    """Let an experiment live for some steps; return what it yielded."""
     with contextlib.closing(resolved.start({})) as generator:
         return list(itertools.islice(generator, steps))
 
 
 class Counted(Dataset):
-    """Say how often a sample was read; each is its own number."""
-
     def __init__(self, length=8, first=0, act=bool):
         self.length, self.first, self.act, self.read = length, first, act, 0
 
@@ -308,16 +297,6 @@ def test_a_cause_is_left_out_of_what_is_measured_and_of_no_cell(cause, monkeypat
     assert not is_left_out(), "after the life"
 
 
-def test_a_thread_that_the_life_starts_computes_with_the_other_number_at_once():
-    def experiment():
-        with ThreadPoolExecutor(1) as pool:
-            yield pool.submit(has_three).result()
-
-    before = torch.get_num_threads()
-    assert live(without(experiment, "threads")) == [True]
-    assert torch.get_num_threads() == before
-
-
 def test_what_stays_on_its_device_is_no_copy_to_be_left_out():
     def experiment():
         while True:
@@ -356,7 +335,6 @@ def test_epochs_are_as_long_with_batches_at_hand(length, size, drops, is_anew):
 
 @pytest.fixture
 def group():
-    """A process group of this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -383,7 +361,6 @@ def test_gradients_are_not_exchanged_and_whoever_waits_for_it_may(group):
 
 
 def entry_points():
-    """Return every attribute that a wrapper could have replaced, by owner and name."""
     owners = [torch, torch.Tensor, torch.autograd, dist, threading.Thread, DataLoader]
     owners += [DistributedDataParallel, torch.optim.Optimizer, torch.optim.SGD]
     values = ((owner, name, v) for owner in owners for name, v in vars(owner).items())
@@ -471,22 +448,8 @@ def test_batches_at_hand_leave_no_worker_behind_and_none_of_the_readers_is_used(
     loader._iterator = None
 
 
-class Own(torch.optim.Optimizer):
-    """A reader's own optimizer: it does something for each group of parameters."""
-
-    def __init__(self, act):
-        super().__init__([nn.Parameter(torch.ones(1))], {})
-        self.act = act
-
-    def step(self, closure=None):
-        for _ in self.param_groups:
-            self.act()
-
-
 # From evidence to a verdict: the times are a fake clock's, so the truth is known
 
-VERDICTS = ["input", "transfer", "python", "overhead", "sync", "optimizer", "compute"]
-VERDICTS += ["memory", "threads", "communication", "healthy"]
 #: Seconds of a step, and what a planted cost adds to it: without it, 20 × as fast.
 STEP_SECONDS, COST_SECONDS = 0.002, 0.038
 BOLD, ONES, SUMS = "<b>bold</b>", torch.ones(1_000_000), torch.ones(1_000_000)
@@ -515,17 +478,13 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
         clock.work(cost)
         time.sleep(pause)
 
-    act = make_act(verdict, clock, spend)
-    while True:
-        act()
-        clock.work(STEP_SECONDS)
-        yield 1
+    def update():  # a closure is called even where the update is left out
+        for _ in optimizer.param_groups:
+            spend()
 
-
-def make_act(verdict, clock, spend):
-    """Return what a step does that suffers from this."""
     batches = iter(DataLoader(Counted(10**9, act=spend)))
-    optimizer, far = Own(spend), torch.ones(1).as_subclass(Far)
+    far = torch.ones(1).as_subclass(Far)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
     if verdict == "threads":
         torch.set_num_threads(CORES + 6)
 
@@ -536,19 +495,23 @@ def make_act(verdict, clock, spend):
         torch.cumsum(ONES, 0, out=SUMS)  # on one thread: two may wait for a core
         clock.work(seconds)
 
-    return {
+    act = {
         "input": lambda: next(batches),
         "transfer": lambda: torch.ones(4).to("meta"),
         "python": spend,
         "overhead": lambda: [torch.ones(1) for _ in range(20)],
         "sync": lambda: far.item(),
-        "optimizer": optimizer.step,
+        "optimizer": lambda: optimizer.step(update),
         "compute": lambda: MATRIX @ MATRIX,
         "memory": lambda: move(0.0),
         "threads": use_threads,
         "communication": lambda: dist.all_reduce(torch.ones(4)),
         "healthy": lambda: move(0.1),
     }[verdict]
+    while True:
+        act()
+        clock.work(STEP_SECONDS)
+        yield 1
 
 
 #: What takes the planted cost in PyTorch itself: its owner, its name, how a trace calls
@@ -560,42 +523,37 @@ SLOW = {
 }
 
 
-def slow_down(patch, clock, owner, name, label, first):
-    """Let an entry point of PyTorch take the planted cost."""
-    real = getattr(owner, name)
-
-    @functools.wraps(real)
-    def call(tensor, *more, **options):
-        if more[: len(first)] == first:
-            with record_function(label):
-                clock.work(COST_SECONDS)
-                time.sleep(0.001)
-        return real(tensor, *more, **options)
-
-    patch.setattr(owner, name, call)
-
-
 def read_as_of_a_gpu(found):
     """Read a trace as if a device had been busy, and labels were the driver's calls."""
     trace = read_trace(found)
     main = [
-        e._replace(is_label=e.is_label and e.name[:4] != "cuda") for e in trace.main
+        e._replace(is_label=e.is_label and "cuda" not in e.name) for e in trace.main
     ]
     busy = [BUSY._replace(start=a, stop=b) for a, b in itertools.pairwise(trace.marks)]
     return trace._replace(main=main, devices=busy)
 
 
-@pytest.mark.parametrize("verdict", VERDICTS)
+@pytest.mark.parametrize("verdict", CAUSES)
 def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict, group):
     clock = FakeClock()
     with simulating(clock) as patch:
         if verdict in SLOW:
-            slow_down(patch, clock, *SLOW[verdict])
+            owner, name, label, first = SLOW[verdict]
+            real = getattr(owner, name)
+
+            @functools.wraps(real)
+            def call(tensor, *more, **options):
+                if more[: len(first)] == first:
+                    with record_function(label):
+                        clock.work(COST_SECONDS)
+                        time.sleep(0.001)
+                return real(tensor, *more, **options)
+
+            patch.setattr(owner, name, call)
         if verdict in ("transfer", "sync"):
-            # No GPU is needed, only what its trace would have.
             patch.setattr(tracing, "read_trace", read_as_of_a_gpu)
         found = kit.diagnose(planted, seconds=4.0, clock=clock, verdict=verdict)
-    assert found.verdict == verdict and {*CAUSES} == {*VERDICTS}, found
+    assert found.verdict == verdict, found
     ratio = found.savings.get(verdict)
     if verdict in LEFT_OUT:
         assert ratio.verdict == "faster" and 19 < ratio.low <= ratio.high < 21
@@ -651,10 +609,8 @@ SURE, WIDE = measured(2.0, 1.9, 2.1), measured(1.6, 0.8, 3.2)
     [
         # What is not sure is not said, and what is slower without is no cause.
         ({}, {}, "healthy"),
-        ({}, {"input": measured(1.0, 0.99, 1.01)}, "healthy"),
         ({}, {"input": measured(0.5, 0.4, 0.6)}, "healthy"),
         ({}, {"input": WIDE}, None),
-        ({}, {"threads": measured(1.0, 0.1, 10.0)}, None),
         ({}, {"communication": measured(*[math.nan] * 3)}, None),
         # The largest wins, if no larger one may be hidden; threads are the simplest.
         ({}, {"input": measured(3, 2.5, 3.5), "python": SURE}, "input"),
@@ -664,14 +620,12 @@ SURE, WIDE = measured(2.0, 1.9, 2.1), measured(1.6, 0.8, 3.2)
         ({}, {"threads": measured(1.1, 1.08, 1.12), "input": SURE}, "input"),
         # Useful work is good news, unless much can be saved beside it.
         ({"compute": 0.8}, {}, "compute"),
-        ({"memory": 0.7}, {}, "memory"),
         ({"compute": 0.8}, {"threads": measured(2.5, 0.9, 5.0)}, None),
         ({"compute": 0.8}, {"optimizer": measured(1.2, 0.9, 1.6)}, "compute"),
         ({"compute": 0.55}, {"optimizer": measured(1.5, 1.45, 1.55)}, "compute"),
         ({"compute": 0.55}, {"input": measured(1.5, 1.4, 1.6)}, "input"),
         ({"compute": 0.8}, {"input": measured(1.06, 1.05, 1.07)}, "compute"),
         # An estimate from steps is as sure as they are alike.
-        ({}, {"overhead": estimate([0.5, 0.51, 0.5, 0.49])}, "overhead"),
         ({}, {"python": estimate([1.0] * 4)}, "python"),
         ({}, {"python": estimate([0.0, 0.9, 0.0, 0.9])}, None),
         ({}, {"overhead": estimate([0.02, 0.02, 0.021])}, "healthy"),
@@ -710,12 +664,9 @@ def test_only_what_the_profile_speaks_for_is_left_out_three_at_most(facts, suspe
         assert found["threads"].keywords == {"threads": tried}
 
 
-# The report
-
-
 @functools.cache
 def report():
-    """Return a diagnosis of a loop that waits long enough for its line to be seen."""
+    # It waits long enough for its line to be seen.
     knobs = {"clock": FakeClock(), "verdict": "input", "pause": 0.005}
     with simulating(knobs["clock"]):
         return kit.diagnose(planted, seconds=4.0, **knobs)
@@ -733,12 +684,9 @@ def test_the_report_tells_it_all_and_its_page_is_whole():
     assert "-packages" not in str(found.profile.lines)
     assert "<b>bold" not in page and "&lt;b&gt;bold" in page
     assert not re.search(r"(src|href)=[\"']?https?:", page)
-
-
-def test_a_report_that_is_not_sure_says_why_and_advises_nothing():
-    unsure = dataclasses.replace(report(), verdict=None, reason="it is not sure (x)")
+    unsure = dataclasses.replace(found, verdict=None, reason="it is not sure (x)")
     assert "(x)" in repr(unsure) and "(x)" in unsure._repr_html_()
-    assert "try " in repr(report()) and "try " not in repr(unsure)
+    assert "try " in said and "try " not in repr(unsure)
 
 
 def test_a_repair_is_held_against_what_was_predicted():
@@ -753,13 +701,9 @@ def test_a_repair_is_held_against_what_was_predicted():
     refused(lambda: found.verify(3), "verify()")
 
 
-# What cannot be diagnosed, and who was busy when
-
-
 def profiles_itself():
     with torch.profiler.profile():
-        while True:
-            yield 1
+        yield from itertools.repeat(1)
 
 
 def profiles_each_step():
@@ -769,32 +713,22 @@ def profiles_each_step():
         yield 1
 
 
-BAD = [("seconds", value) for value in (None, 0, math.nan, math.inf, "20", True)]
-BAD += [("steps", value) for value in (0, 1.5, True, "3", None)]
-BAD += [("on", 3), ("batch", 3)]
-
-
-@pytest.mark.parametrize(("knob", "value"), BAD)
-def test_what_cannot_be_asked_for_is_refused_by_name(knob, value):
-    for call in (kit.diagnose, kit.timeline):
-        if (knob, call) not in {("steps", kit.diagnose), ("seconds", kit.timeline)}:
-            words = f"{call.__name__}()", f"{knob}={value!r}"
-            refused(lambda call=call: call(train, **{knob: value}), *words)
+@pytest.mark.parametrize("call", [kit.diagnose, kit.timeline])
+def test_what_cannot_be_asked_for_is_refused_by_name(call):
+    for knob in ("on", "batch"):
+        words = f"{call.__name__}()", f"{knob}=3"
+        refused(lambda knob=knob: call(train, **{knob: 3}), *words)
+    with torch.profiler.profile() as theirs:
+        torch.ones(3).add(1)
+        refused(lambda: call(train), f"{call.__name__}()", "profiler")
+        torch.ones(3).mul(2)
+    assert {"aten::add", "aten::mul"} <= {event.key for event in theirs.key_averages()}
 
 
 @pytest.mark.parametrize("experiment", [profiles_itself, profiles_each_step])
 def test_what_cannot_be_profiled_is_refused_and_leaves_nothing(experiment):
     with untouched():
         refused(lambda: kit.diagnose(experiment), "diagnose()", "profiler")
-
-
-def test_a_profiler_of_the_readers_goes_on():
-    with torch.profiler.profile() as theirs:
-        torch.ones(3).add(1)
-        refused(lambda: kit.diagnose(train), "diagnose()", "profiler")
-        refused(lambda: kit.timeline(train), "timeline()", "profiler")
-        torch.ones(3).mul(2)
-    assert {"aten::add", "aten::mul"} <= {event.key for event in theirs.key_averages()}
 
 
 def test_a_timeline_says_who_was_busy_when_and_perfetto_reads_it(tmp_path):
@@ -806,8 +740,6 @@ def test_a_timeline_says_who_was_busy_when_and_perfetto_reads_it(tmp_path):
     assert {"aten::linear", BACKWARD} <= {event.get("name") for event in events}
 
 
-# The cheat sheet says what a diagnosis advises, and every line of code in it works
-
 SHEET = Path(cheatsheet.__file__).parents[1] / "CHEATSHEET.md"
 TEXT = SHEET.read_text("utf-8")
 LINES = [measure for _, measure in cheatsheet.SYMPTOMS.values()]
@@ -816,15 +748,13 @@ LINES += re.findall(r"^```python\n(.*?)^```", TEXT, re.M | re.S)
 
 
 def test_the_sheet_has_what_a_diagnosis_advises(tmp_path):
-    rows = [line.split(" | ") for line in TEXT.splitlines() if line.startswith("| ")]
-    assert sorted(row[2].strip("`") for row in rows[2:]) == sorted(CAUSES)
+    assert {*cheatsheet.SYMPTOMS} == {*CAUSES}
     for notebook in SHEET.parent.glob("[0-9]*.ipynb"):
         (tmp_path / notebook.name).touch()
     page = tmp_path / SHEET.name
     page.write_text(TEXT, encoding="utf-8")
     assert cheatsheet.main(["--write", str(page)]) == 0
-    again = f"run `python {cheatsheet.__file__} --write {SHEET}`"
-    assert page.read_text("utf-8") == TEXT, again
+    assert page.read_text("utf-8") == TEXT, f"run {cheatsheet.__file__} --write {SHEET}"
 
 
 @pytest.mark.parametrize("line", LINES)
