@@ -174,7 +174,6 @@ def _start_thread(
 def labels(work: Work) -> Generator[None, None, None]:
     """Write into a trace what PyTorch does not label itself, for every step."""
     import torch
-    import torch.distributed as dist
     from torch.autograd.profiler import record_function
 
     def label(
@@ -184,15 +183,14 @@ def labels(work: Work) -> Generator[None, None, None]:
             return real(*arguments, **named)
 
     work.mark = functools.partial(record_function, STEP)
-    backward = functools.partial(label, BACKWARD)
-    loader = torch.utils.data.DataLoader
-    entries = [
-        (torch.autograd, "backward", backward),
-        (torch.autograd, "grad", backward),
-        (loader, "__iter__", functools.partial(label, LOADER)),
+    named = [
+        (torch.autograd, "backward", BACKWARD),
+        (torch.autograd, "grad", BACKWARD),
+        (torch.utils.data.DataLoader, "__iter__", LOADER),
     ]
-    if dist.is_available():
-        entries.append((dist.Work, "wait", functools.partial(label, EXCHANGE)))
+    if torch.distributed.is_available():
+        named.append((torch.distributed.Work, "wait", EXCHANGE))
+    entries = [(where, name, functools.partial(label, x)) for where, name, x in named]
     with wrapped(work, *entries):
         yield
 
