@@ -38,10 +38,8 @@ class Ranks:
     they also end with the process that started them.
     """
 
-    def __init__(
-        self, engines: Engines, members: tuple[int, ...], is_view: bool = False
-    ) -> None:
-        self._engines, self._members, self._is_view = engines, members, is_view
+    def __init__(self, engines: Engines, members: tuple[int, ...]) -> None:
+        self._engines, self._members = engines, members
 
     def run(
         self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -72,7 +70,7 @@ class Ranks:
 
     def close(self) -> None:
         """End the processes; closing a view ends nothing."""
-        if not self._is_view:
+        if self._members is self._engines.ranks:  # a view of all has its own tuple
             self._engines.close("close() was called")
 
     def __enter__(self) -> Ranks:
@@ -92,7 +90,7 @@ class Ranks:
                 f"ranks[{which.start}:{which.stop}] is empty: there are {len(self)}.\n"
                 "Take one or more, as in ranks[:1]."
             )
-        return Ranks(self._engines, members, is_view=True)
+        return Ranks(self._engines, members)
 
     def __repr__(self) -> str:
         return f"<{name_ranks(self._members)} on {self._describe()}>"
