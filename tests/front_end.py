@@ -16,7 +16,6 @@ def text_of(markup):
 
 
 def alt_of(markup):
-    """The alt text of the picture, None where there is no picture."""
     found = re.search(r'<img[^>]*\balt="([^"]*)"', markup)
     return html.unescape(found[1]) if found else None
 
@@ -29,7 +28,6 @@ def rows_of(markup):
 
 
 def is_running():
-    """Whether a panel measures in the background."""
     return "kit panel" in [thread.name for thread in threading.enumerate()]
 
 
@@ -49,7 +47,6 @@ class Page:
 
     @property
     def history(self):
-        """The rows of what was measured one by one, the newest first."""
         return rows_of(self.html("words").partition("Measured so far")[2])
 
     @property
@@ -64,8 +61,6 @@ class Page:
 
 
 class Shown(Page):
-    """A panel's widgets and outputs, as a front end has them."""
-
     def __init__(self, panel, monkeypatch):
         self.panel, self.outputs = panel, []
         monkeypatch.setattr("IPython.display.display", self._display)
@@ -83,7 +78,6 @@ class Shown(Page):
         return SimpleNamespace(update=update) if display_id else None
 
     def find(self, name):
-        """The newest widget with this class of its own."""
         own = f"kit-{name}"
         return [w for w in self.widgets if own in getattr(w, "_dom_classes", ())][-1]
 
@@ -96,10 +90,8 @@ class Shown(Page):
         return "".join(data.get(HTML, "") for data in self.outputs)
 
     def run(self, name="run"):
-        """Press a button and wait for the result."""
         self.find(name).click()
         self.end()
 
     def end(self):
-        """Wait until nothing runs."""
         wait_until(lambda: self.is_idle and not is_running(), 20)

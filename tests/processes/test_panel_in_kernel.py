@@ -23,8 +23,6 @@ kit.measure(nap, seconds=0.02)  # all that is loaded on demand
 
 
 class Kernel:
-    """A kernel, all that it prints, and its widgets as it describes them."""
-
     def __init__(self, folder):
         own = {k: v for k, v in os.environ.items() if not k.startswith("KIT_")}
         started = start_new_kernel(kernel_name="python3", env=own, cwd=str(folder))
@@ -36,14 +34,12 @@ class Kernel:
         self.manager.shutdown_kernel(now=True)
 
     def hear(self):
-        """Take all that the kernel has told so far."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._take(self.client.get_iopub_msg(timeout=0))
 
     def _take(self, message):
         kind, content = message["msg_type"], message["content"]
-        request = message["parent_header"].get("msg_id")
         if kind == "comm_open":
             self._widgets[content["comm_id"]] = dict(content["data"]["state"])
         elif kind == "comm_msg" and content["data"].get("method") == "update":
@@ -51,7 +47,7 @@ class Kernel:
         elif kind in ("error", "stream"):
             self.said += content.get("text") or str(content["traceback"])
         elif kind == "status" and content["execution_state"] == "idle":
-            self._idle.add(request)
+            self._idle.add(message["parent_header"].get("msg_id"))
 
     def find(self, name):
         """Find the newest widget with this class of its own: its id and its state."""
@@ -65,14 +61,11 @@ class Kernel:
         return request in self._idle
 
     def run(self, code):
-        """Run a cell to its end."""
         request = self.client.execute(code)
         wait_until(lambda: self.has_ended(request), 30)
 
 
 class Newest(Page):
-    """The newest panel of a kernel."""
-
     def __init__(self, kernel, seconds):
         self.kernel = kernel
         kernel.run(f"panel = kit.explore(nap, seconds={seconds})\npanel")
@@ -81,7 +74,6 @@ class Newest(Page):
         return self.kernel.find(name)[1][what]
 
     def press(self, name):
-        """Press a button, as a front end tells it; return the request's id."""
         click = {"method": "custom", "content": {"event": "click"}}
         content = {"comm_id": self.kernel.find(name)[0], "data": click}
         message = self.kernel.client.session.msg("comm_msg", content)
