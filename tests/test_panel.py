@@ -198,7 +198,7 @@ FAILURES = [(0, "set-up", SystemExit), (2, "step 3", ZeroDivisionError)]
 
 
 @pytest.mark.parametrize(("at", "where", "error"), FAILURES)
-def test_a_failing_run_says_where_until_the_next_result(show, at, where, error):
+def test_a_failing_run_says_where_and_clears_its_own_result(show, at, where, error):
     gate = Gate(at=-1, error=error)
     shown = show(gate.train, pause=[2, 4])
     shown.panel.run(pause=4), shown.run()
@@ -210,15 +210,20 @@ def test_a_failing_run_says_where_until_the_next_result(show, at, where, error):
     assert error.__name__ in said and "train(pause=2)" in said and where in said
     assert "<b>no</b> & never" in said and len(said.splitlines()) <= 6
     assert error.__name__ in shown.history[0][-1]
-    assert "250" in shown.alt and "500" not in shown.alt, "its own old result only"
-    shown.run()
-    assert "Ready" in shown.status and "500" in shown.alt
+    assert "250" in shown.alt and "500" not in shown.alt
     gate.at = gate.steps + at
     with pytest.raises(ExperimentError, match=error.__name__) as caught:
         shown.panel.run_all()
     assert isinstance(caught.value.__cause__, error) and shown.alt is None
-    shown.run("run-all")
-    assert "Ready" in shown.status and "500" in shown.alt
+
+
+@pytest.mark.parametrize("name", ["run", "run-all"])
+def test_an_error_is_gone_with_the_next_result(show, name):
+    shown = show(Gate(error=ValueError).train, **TWO)
+    shown.run()
+    assert "ValueError" in shown.status
+    shown.run(name)
+    assert "Ready" in shown.status and "1,000" in shown.alt
 
 
 PICTURES = [

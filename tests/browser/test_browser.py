@@ -39,25 +39,7 @@ EXECUTE = f"""([command, options]) => {{
 }}"""
 
 
-@contextlib.contextmanager
-def launch_chromium():
-    """Start the system's Chromium; skip the test where there is none."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = next(filter(None, map(shutil.which, names)), None)
-    if path is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    quiet += ["--no-first-run", "--disable-background-networking"]
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=quiet)
-        yield browser
-        browser.close()
-
-
 class Lab:
-    """One JupyterLab, and notebooks opened in it."""
-
     def __init__(self, root, browser, mode):
         self.root, self.browser = root, browser
         with socket.socket() as listener:
@@ -97,14 +79,12 @@ class Lab:
         self.process.wait(20)
 
     def write(self, name, cells):
-        """Write a notebook of these cells, given as text."""
         made = [nbformat.v4.new_code_cell(cell) for cell in cells]
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         notebook = nbformat.v4.new_notebook(cells=made, metadata={"kernelspec": kernel})
         nbformat.write(notebook, self.root / f"{name}.ipynb")
 
     def open(self, name, *, run=True):
-        """Open a notebook in a page of its own; run all cells."""
         page = self.browser.new_page()
         page.set_viewport_size({"width": 1280, "height": 1400})
         page.goto(f"{self.url}/lab/workspaces/{name}/tree/{name}.ipynb?reset")
@@ -119,17 +99,13 @@ class Lab:
 
 
 class Book:
-    """A notebook on a page; cells are counted from 0."""
-
     def __init__(self, lab, page):
         self.lab, self.page = lab, page
 
     def execute(self, command, **options):
-        """Execute a command of JupyterLab, some of them for the chosen `cell`."""
         self.page.evaluate(EXECUTE, [command, options])
 
     def run(self, code):
-        """Run code as a cell, to its end; return what it printed."""
         return self.page.evaluate(RUN, code)
 
     def panel(self, index):
@@ -137,13 +113,10 @@ class Book:
 
 
 class Shown(Page):
-    """A panel on a page."""
-
     def __init__(self, root):
         self.root = root
 
     def find(self, name):
-        """Find what has this class of its own."""
         return self.root.locator(f".kit-{name}")
 
     def read(self, name, what):
@@ -154,7 +127,6 @@ class Shown(Page):
         self.find(name).click()
 
     def choose(self, knob, text):
-        """Press a choice's button."""
         buttons = self.find(f"knob-{knob}").locator("button")
         buttons.filter(has_text=re.compile(rf"^\s*{text}\s*$")).click()
 
@@ -197,9 +169,16 @@ MODES = [BESIDE, pytest.param(AFTER, marks=pytest.mark.nightly)]
 @pytest.fixture(scope="module", params=MODES)
 def opened(request, tmp_path_factory):
     """One JupyterLab, and in it one notebook with all panels, open in a page."""
-    folder = tmp_path_factory.mktemp("lab")
-    with launch_chromium() as browser:
-        lab = Lab(folder, browser, request.param)
+    playwright = pytest.importorskip("playwright.sync_api")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    quiet += ["--no-first-run", "--disable-background-networking"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=quiet)
+        lab = Lab(tmp_path_factory.mktemp("lab"), browser, request.param)
         with contextlib.closing(lab):
             wait_until(lab.answers, 60)
             lab.write("panels", [SETUP, *CODES])
@@ -207,11 +186,11 @@ def opened(request, tmp_path_factory):
             book.kernel = psutil.Process(int(book.run("print(os.getpid())")))
             book.panels = {name: book.panel(n) for n, name in enumerate(PANELS, 1)}
             yield book
+        browser.close()
 
 
 @pytest.fixture
 def book(opened):
-    """The notebook; afterwards nothing runs."""
     yield opened
     opened.run(f"for panel in ({', '.join(PANELS)}): panel.stop()")
 
@@ -375,10 +354,7 @@ def test_tensorboard_shows_a_run_in_a_notebook_and_ends_with_the_kernel(book):
     page.close()
 
 
-# The last one: it takes the kernel away
-
-
-def test_restarting_the_kernel_leaves_no_process(opened):
+def test_restarting_the_kernel_leaves_no_process(opened):  # the last one
     shown = opened.panels["loads"]
     shown.press("run")
     shown.wait("%")
