@@ -46,7 +46,7 @@ MEASURING |= {"measurement"}
 
 # Limits, which are only ever lowered. Lines of code are without docstrings, comments
 # and blank lines; those of tests are all lines.
-MOST_THAT_MEASURES, MOST_OF_THE_KIT, MOST_OF_TUTORIALS = 2_354, 7_074, 2_500
+MOST_THAT_MEASURES, MOST_OF_THE_KIT, MOST_OF_TUTORIALS = 2_352, 7_074, 2_500
 MOST_OF_A_FILE, MOST_OF_A_FUNCTION, MOST_FILES, MOST_FRAMES = 300, 40, 55, 6
 MOST_OF_TESTS, MOST_OF_BENCHMARKS = 9_280, 3_988
 LONGER = {"lenet_race.py": 420}  # a race is read in one piece
