@@ -20,7 +20,9 @@ PROCESSES = tests/browser tests/processes
 # They measure in earnest, so nothing runs beside them.
 ALONE = tests/test_planted_loops.py
 CHAPTERS = tests/test_chapters.py
-PYTEST = KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest
+PYTEST = KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest --durations=10
+# For once a night: tests that are marked so, and properties with more examples.
+NIGHTLY = -m "nightly or not nightly" --hypothesis-profile=nightly --timeout=1200
 SYNC = $(if $(filter-out 1,$(JOBS)),--output-sync=target)
 
 ifneq ($(filter-out cpu,$(TORCH)),)
@@ -53,7 +55,7 @@ test: $(STAMP)  ## Run every check: style, spelling, tests, notebooks, claims
 	$(MAKE) --no-print-directory test-alone
 	$(BIN)/python tutorials/scripts/claims.py --check
 
-test-all: export PYTEST_ADDOPTS += -m "nightly or not nightly"
+test-all: export PYTEST_ADDOPTS += $(NIGHTLY)
 test-all: test  ## The same with what takes long; for once a night
 
 test-style:
@@ -95,7 +97,7 @@ calibrate: $(STAMP)  ## Compare with known truths, some hours at most; judge and
 
 clean:  ## Remove the environment, caches and build outputs
 	@if [ -f $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi
-	rm -rf build dist .cache .pytest_cache .ruff_cache
+	rm -rf build dist .cache .hypothesis .pytest_cache .ruff_cache
 	find kit tests tutorials -depth -type d \
 	  \( -name __pycache__ -o -name .ipynb_checkpoints \) -exec rm -rf {} +
 

@@ -84,10 +84,10 @@ class Budget:
     def has_seen_enough(self, variant: Variant, life: Life, seconds: float) -> bool:
         """Return whether a first life was timed long enough: no later one is longer."""
         variant.stretch = find_stretch(life.blocks)
-        later = self.plan_blocks(variant) * variant.block_cost
-        least = max(_FIRST_SHARE * self.seconds / len(self.variants), later)
+        later, share = self.plan_blocks(variant), _FIRST_SHARE / len(self.variants)
+        least = max(share * self.seconds, later * variant.block_cost)
         steady = is_steady(life.blocks) or seconds >= _OVER_FIRST * least
-        return smoke() or (seconds >= least and steady)
+        return smoke() or (seconds >= least and len(life.blocks) >= later and steady)
 
     def plan_blocks(self, variant: Variant) -> int:
         """Return how many blocks a life has that is led alone."""

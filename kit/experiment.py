@@ -161,8 +161,7 @@ def _knobs(
             star = "*" if kind is parameter.VAR_POSITIONAL else ""
             wrong = f"positional parameter {star}{name}; knobs are keyword-only"
         elif name in RESERVED and name not in fixed:
-            wrong = f"knob {name!r}, a name that says how to measure"
-            cure = "Rename it"
+            wrong, cure = f"knob {name!r}, a name that says how to measure", "Rename it"
         else:
             defaults[name] = parameter.default
         if wrong:
@@ -175,7 +174,9 @@ def _knobs(
 
 def _bound(partial: functools.partial[Any]) -> dict[str, object]:
     """Return the arguments that a partial has fixed, by name."""
-    names = inspect.signature(partial.func).parameters
+    names: Iterable[str] = [f"args[{n}]" for n in range(len(partial.args))]
+    with contextlib.suppress(ValueError):  # most built-in functions do not tell
+        names = inspect.signature(partial.func).parameters
     return {**dict(zip(names, partial.args, strict=False)), **partial.keywords}
 
 
@@ -193,6 +194,7 @@ def _returns_nothing(function: Callable[..., Any] | None) -> bool:
     return bool(found) and not returned
 
 
+@functools.lru_cache(maxsize=1024)  # to walk through a file takes long
 def _nodes_of(code: types.CodeType) -> list[ast.AST]:
     """Return where a function's source is: several lambdas may stand in one line."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -220,8 +222,8 @@ def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]
     """
     is_pair = isinstance(value, tuple) and len(value) == 2
     items, metrics = value if is_pair else (value, {})
-    # A tensor is not read: that would wait for the device.
-    is_number = hasattr(items, "__float__") and not hasattr(items, "detach")
+    # A tensor, whose `size` is a method, is not read: that would wait for the device.
+    is_number = hasattr(items, "__float__") and getattr(items, "size", 1) == 1
     count = float(items) if is_number and not isinstance(items, bool) else math.nan
     if not (math.isfinite(count) and (count > 0 or count == least)):
         said = "only bare `yield`s" if value is None else format_value(items)
@@ -296,9 +298,7 @@ def _parts(name: str, value: Any, home: object) -> Iterable[tuple[str, object]]:
     is_class = inspect.isclass(value)
     if (value if is_class else type(value)).__module__ != home:
         return []
-    members = [
-        (f"{name}.{k}", member) for k, member in getattr(value, "__dict__", {}).items()
-    ]
+    members = [(f"{name}.{k}", v) for k, v in getattr(value, "__dict__", {}).items()]
     if is_class:
         return [(k, member) for k, member in members if inspect.isfunction(member)]
     return [(type(value).__name__, type(value)), *members]

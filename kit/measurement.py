@@ -73,22 +73,15 @@ def measure_watched(
                 life.read_memory()
                 life.to_the_end()
             progress.expect(1.0)
-        for life, share in _plan_lives(variant, progress, seconds) if seconds else ():
-            begun, spent = clock.CLOCK.wall(), 0.0
-            while spent < share and not (smoke() and len(life.blocks) > 1):
-                life.block()
-                spent = clock.CLOCK.wall() - begun
-                progress.expect(spent / share)
-                progress.so_far = f"{rate(life):,.4g} items/s so far"
+        if seconds:
+            _lead_lives(variant, progress, seconds)
     trial = make_trial(variant, whole_runs=seconds is None)
     JOURNAL.append(trial)
     return trial
 
 
-def _plan_lives(
-    variant: Variant, progress: Progress, seconds: float
-) -> Iterator[tuple[Life, float]]:
-    """Yield five lives, or as many as `seconds` would pay the starts of, and a share.
+def _lead_lives(variant: Variant, progress: Progress, seconds: float) -> None:
+    """Lead five lives, or as many as `seconds` would pay the starts of.
 
     The first start, which loads libraries, says little about later ones: how dear they
     are the second one tells.
@@ -107,7 +100,13 @@ def _plan_lives(
                 each *= (_LIVES - 1) / (lives - 1)
             left -= cost
             progress.begin(turn, lives, each)
-            yield life, each
+            # Within `with`: a life learns that an interrupt ends it, and hurries.
+            begun, spent = clock.CLOCK.wall(), 0.0
+            while spent < each and not (smoke() and len(life.blocks) > 1):
+                life.block()
+                spent = clock.CLOCK.wall() - begun
+                progress.expect(spent / each)
+                progress.so_far = f"{rate(life):,.4g} items/s so far"
         turn += 1
 
 
@@ -234,15 +233,15 @@ def _look(variant: Variant, budget: Budget) -> None:
         life.open(watch=True)
         life.settle(longest_warm_up(budget.seconds))
         life.pause_to_look()
+        variant.start_seconds = started = life.ready - life.begun
         begun = clock.CLOCK.wall()
         while True:
             life.block()
             if budget.has_seen_enough(variant, life, clock.CLOCK.wall() - begun):
                 break
         closing = clock.CLOCK.wall()
-        started = life.ready - life.begun
     variant.rests = life.rests
-    variant.start_seconds = started + clock.CLOCK.wall() - closing
+    variant.start_seconds += clock.CLOCK.wall() - closing
     budget.begun += started
 
 

@@ -1,6 +1,7 @@
-"""Fixtures that several test files share."""
+"""Fixtures that several test files share, and how properties are tried."""
 
 import gc
+import importlib
 import signal
 
 import pytest
@@ -14,15 +15,39 @@ from helpers import (
     reset_state,
     wait_until,
 )
-from strict import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
+from hypothesis import HealthCheck, settings
+from strict import (  # noqa: F401
+    pytest_make_collect_report,
+    pytest_runtest_call,
+    pytest_runtest_makereport,
+)
 
 import kit.clock
 from kit import measurement, system
 from kit.progress import Progress
 
+#: How long an example takes depends on what else the machine does.
+PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile(
+    "ci", derandomize=True, max_examples=30, database=None, **PATIENT
+)
+settings.register_profile(
+    "nightly", max_examples=1000, database=None, print_blob=True, **PATIENT
+)
+settings.load_profile("ci")
+#: What PyTorch and others import when it is first used: no test shall pay for all.
+LATE = ("torch._dynamo", "scipy.stats", "matplotlib.figure")
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs so: interrupts could not be tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded():
+    """Load what is loaded late, before the processor time of a test is counted."""
+    for name in LATE:
+        importlib.import_module(name)
 
 
 @pytest.fixture(scope="session")
@@ -56,14 +81,10 @@ def smoke(tidy, monkeypatch):
 
 
 @pytest.fixture
-def clock(tidy, monkeypatch):
+def clock(tidy):
     """Replace the one clock, and the time that budgets are counted in."""
-    fake = FakeClock()
-    monkeypatch.setattr(kit.clock, "CLOCK", fake)
-    # How busy the machine is that runs the tests is no part of what is simulated.
-    nothing = system.Load(*[0.0] * len(system.Load._fields))
-    monkeypatch.setattr(system, "read_load", lambda *_: nothing)
-    return fake
+    with FakeClock() as fake:
+        yield fake
 
 
 @pytest.fixture
@@ -86,16 +107,3 @@ def progresses(monkeypatch):
 
     monkeypatch.setattr(measurement, "Progress", Recorded)
     return made
-
-
-@pytest.fixture
-def pretend(tmp_path):
-    """Write files below a root of their own and return it."""
-
-    def write(files):
-        for path, text in files.items():
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / path).write_text(text)
-        return tmp_path
-
-    return write

@@ -1,166 +1,97 @@
-"""A front end without a screen: a kernel, its outputs and its widgets."""
+"""How a panel is read; its widgets without a screen."""
 
-import contextlib
-import os
-import queue
+import html
 import re
 import threading
+from types import SimpleNamespace
 
+import ipywidgets
 from helpers import wait_until
-from jupyter_client.manager import start_new_kernel
-from panels import HTML, VIEW, alt_of, history_of, text_of
+
+VIEW, HTML = "application/vnd.jupyter.widget-view+json", "text/html"
 
 
-class FrontEnd:
-    """A kernel; `run` executes cells, `show` those that end with a panel."""
-
-    def __init__(self, folder):
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("KIT_")}
-        self.manager, self.client = start_new_kernel(
-            kernel_name="python3", env=environment, cwd=str(folder)
-        )
-        self.folder = folder
-        self.widgets, self.outputs, self.numbers = {}, {}, {}
-        self._displays, self._idle = {}, set()
-        self._ended = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def close(self):
-        self._ended.set()
-        self._reader.join(5)
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
-
-    def _read(self):
-        while not self._ended.is_set():
-            with contextlib.suppress(queue.Empty):
-                self._take(self.client.get_iopub_msg(timeout=0.1))
-
-    def _take(self, message):
-        kind, content = message["msg_type"], message["content"]
-        parent = message["parent_header"].get("msg_id")
-        if kind == "comm_open":
-            self.widgets[content["comm_id"]] = dict(content["data"]["state"])
-        elif kind == "comm_msg" and content["data"].get("method") == "update":
-            self.widgets[content["comm_id"]] |= content["data"]["state"]
-        elif kind == "execute_input":
-            self.numbers[parent] = content["execution_count"]
-        elif kind in ("display_data", "execute_result", "error", "stream"):
-            self.outputs.setdefault(parent, []).append(content)
-            name = content.get("transient", {}).get("display_id")
-            self._displays.setdefault(name, []).append(content)
-        elif kind == "update_display_data":
-            for shown in self._displays[content["transient"]["display_id"]]:
-                shown["data"] = content["data"]
-        elif kind == "status" and content["execution_state"] == "idle":
-            self._idle.add(parent)
-
-    def send(self, kind, content, **metadata):
-        """Send a request on the shell channel; return its id."""
-        message = self.client.session.msg(kind, content, metadata=metadata)
-        self.client.shell_channel.send(message)
-        return message["header"]["msg_id"]
-
-    def start(self, code, cell="other"):
-        """Start a cell; return the id of the request."""
-        content = {"code": code, "silent": False, "store_history": True}
-        content |= {"user_expressions": {}, "allow_stdin": False}
-        return self.send("execute_request", content, cellId=cell)
-
-    def has_ended(self, request):
-        return request in self._idle
-
-    def run(self, code, cell="other"):
-        """Run a cell to its end; return what it printed. Its errors are ours."""
-        request = self.start(code, cell)
-        wait_until(lambda: self.has_ended(request), 30)
-        return self.said(request)
-
-    def said(self, request):
-        outputs = self.outputs.get(request, [])
-        errors = ["\n".join(o["traceback"]) for o in outputs if "traceback" in o]
-        assert not errors, errors[0]
-        return "".join(output.get("text", "") for output in outputs)
-
-    def show(self, code, cell="panel"):
-        """Run a cell that ends with a panel."""
-        request = self.start(code, cell)
-        wait_until(lambda: self.has_ended(request), 30)
-        self.said(request)
-        return ShownPanel(self, self.outputs[request])
+def text_of(markup):
+    return html.unescape(re.sub(r"<[^>]+>", " ", markup)).strip()
 
 
-class ShownPanel:
-    """The widgets of a panel, as the kernel has described them."""
+def alt_of(markup):
+    found = re.search(r'<img[^>]*\balt="([^"]*)"', markup)
+    return html.unescape(found[1]) if found else None
 
-    def __init__(self, front_end, outputs):
-        self.front_end, self.outputs = front_end, outputs
-        (self.root,) = [
-            o["data"][VIEW]["model_id"] for o in outputs if VIEW in o["data"]
-        ]
 
-    def _walk(self, name):
-        yield name
-        for child in self.front_end.widgets[name].get("children", []):
-            yield from self._walk(child.removeprefix("IPY_MODEL_"))
+def rows_of(markup):
+    """The rows of a table below its head, each as its cells' texts."""
+    rows = re.findall(r"<tr>(.*?)</tr>", markup.partition("<tbody>")[2], re.S)
+    cells = r"<t[dh][^>]*>(.*?)</t[dh]>"
+    return [[text_of(c) for c in re.findall(cells, row, re.S)] for row in rows]
 
-    def find(self, name):
-        """The id of the widget with this class of its own."""
-        widgets = self.front_end.widgets
-        (found,) = [
-            i
-            for i in self._walk(self.root)
-            if name in widgets[i].get("_dom_classes", ())
-        ]
-        return found
 
-    def state(self, name):
-        return self.front_end.widgets[self.find(f"kit-{name}")]
+def is_running():
+    return "kit panel" in [thread.name for thread in threading.enumerate()]
+
+
+class Page:
+    """A panel as it is read: `read` finds the value of a part, or if it is disabled."""
+
+    def html(self, name):
+        return self.read(name, "value")
 
     @property
     def status(self):
-        return text_of(self.state("status")["value"])
+        return text_of(self.html("status"))
 
     @property
     def alt(self):
-        return alt_of(self.state("picture")["value"])
+        return alt_of(self.html("picture"))
 
     @property
     def history(self):
-        return history_of(self.state("words")["value"])
+        return rows_of(self.html("words").partition("Measured so far")[2])
 
     @property
     def is_idle(self):
-        return self.state("stop")["disabled"] and not self.state("run")["disabled"]
+        return self.read("stop", "disabled") and not self.read("run", "disabled")
+
+    def wait(self, pattern, seconds=30):
+        wait_until(lambda: re.search(pattern, self.status), seconds)
+
+    def wait_for_rows(self, count):
+        wait_until(lambda: self.is_idle and len(self.history) == count, 30)
+
+
+class Shown(Page):
+    def __init__(self, panel, monkeypatch):
+        self.panel, self.outputs = panel, []
+        monkeypatch.setattr("IPython.display.display", self._display)
+        panel._ipython_display_()
+        self.widgets = [*ipywidgets.widget._instances.values()]
+
+    def _display(self, data, *, raw=False, display_id=None, **_):
+        assert raw, "a bundle of its own making"
+        place = len(self.outputs)
+        self.outputs.append(dict(data))
+
+        def update(data, raw):
+            self.outputs[place] = data
+
+        return SimpleNamespace(update=update) if display_id else None
+
+    def find(self, name):
+        own = f"kit-{name}"
+        return [w for w in self.widgets if own in getattr(w, "_dom_classes", ())][-1]
+
+    def read(self, name, what):
+        return getattr(self.find(name), what)
 
     @property
     def stored(self):
         """What stays when there are no widgets any more."""
-        (kept,) = [o["data"] for o in self.outputs if VIEW not in o["data"]]
-        return kept[HTML]
+        return "".join(data.get(HTML, "") for data in self.outputs)
 
-    def _tell(self, widget, data):
-        content = {"comm_id": widget, "data": data}
-        return self.front_end.send("comm_msg", content)
+    def run(self, name="run"):
+        self.find(name).click()
+        self.end()
 
-    def press(self, name):
-        """Press a button, as a front end tells it."""
-        event = {"method": "custom", "content": {"event": "click"}}
-        return self._tell(self.find(f"kit-{name}"), event)
-
-    def tell(self, name, **state):
-        """Change a widget, as a front end tells it; the root is called panel."""
-        change = {"method": "update", "state": state, "buffer_paths": []}
-        return self._tell(self.find(f"kit-{name}"), change)
-
-    def set(self, name, **state):
-        """Change a widget and wait until the kernel has seen it."""
-        request = self.tell(name, **state)
-        wait_until(lambda: self.front_end.has_ended(request))
-
-    def wait(self, text):
-        wait_until(lambda: re.search(text, self.status), 20)
-
-    def wait_for_rows(self, count):
-        wait_until(lambda: self.is_idle and len(self.history) == count, 20)
+    def end(self):
+        wait_until(lambda: self.is_idle and not is_running(), 20)

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 
+import kit.clock
 from kit import system
 from kit.clock import Ticks
 from kit.experiment import ExperimentError
@@ -17,15 +18,31 @@ from kit.trial import JOURNAL
 
 # Tests run on one thread: several wait for each other where the machine is busy.
 THREADS, OTHER_THREADS = 1, 2
+_CUDNN, _MKLDNN = torch.backends.cudnn, torch.backends.mkldnn
+FLAGS = [(_CUDNN, "benchmark"), (_CUDNN, "deterministic"), (_MKLDNN, "deterministic")]
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 class FakeClock:
-    """Time passes only where an experiment says `clock.work(seconds)`."""
+    """Time passes only where an experiment says `clock.work(seconds)`.
+
+    As a context, it is the kit's clock, on a machine that does nothing else.
+    """
 
     def __init__(self):
         self.now, self.delay, self.own = 100.0, 0.0, 0.0
         self.events = []
+
+    def __enter__(self):
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(kit.clock, "CLOCK", self)
+        # How busy the machine is that runs the tests is no part of what is simulated.
+        nothing = system.Load(*[0.0] * len(system.Load._fields))
+        self.patch.setattr(system, "read_load", lambda *_: nothing)
+        return self
+
+    def __exit__(self, *_):
+        self.patch.undo()
 
     def work(self, seconds, *, delay=0.0, own=0.0):
         self.now += seconds
@@ -125,12 +142,7 @@ def children():
     return found
 
 
-#: What the kit reads, before `tidy` puts `find_resident_bytes` there.
-FIND_PROPORTIONAL_BYTES = system.proportional_bytes
-
-
-def find_resident_bytes():
-    """Return this process's memory; with its share of each page it takes 30 ms."""
+def find_resident_bytes():  # with its share of each page it takes 30 ms
     return psutil.Process().memory_info().rss
 
 
@@ -144,7 +156,6 @@ def wait_until(condition, seconds=10.0):
 
 def reader_state():
     """All that an experiment may change and the reader must find again."""
-    backends = torch.backends
     depth = torch.autocast_increment_nesting()
     torch.autocast_decrement_nesting()
     return {
@@ -156,11 +167,8 @@ def reader_state():
         "autocast cache": torch.is_autocast_cache_enabled(),
         "autocast depth": depth,
         "default dtype": torch.get_default_dtype(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "warn only": torch.is_deterministic_algorithms_warn_only_enabled(),
-        "cudnn.benchmark": backends.cudnn.benchmark,
-        "cudnn.deterministic": backends.cudnn.deterministic,
-        "mkldnn.deterministic": backends.mkldnn.deterministic,
+        "deterministic": torch.get_deterministic_debug_mode(),
+        **{f"{backend}.{name}": getattr(backend, name) for backend, name in FLAGS},
         "python": random.getstate(),
         "numpy": str(numpy.random.get_state()),
         "torch": bytes(torch.get_rng_state().tolist()),
@@ -174,9 +182,8 @@ def change_everything():
     torch.autocast("cpu", dtype=torch.float16, cache_enabled=False).__enter__()
     torch.set_default_dtype(torch.float64)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
-    torch.backends.cudnn.deterministic = True
-    torch.backends.mkldnn.deterministic = True
+    for backend, name in FLAGS:
+        setattr(backend, name, True)
     random.random(), numpy.random.rand(), torch.rand(1)
 
 
@@ -195,9 +202,8 @@ def reset_state():
     torch.set_default_dtype(torch.float32)
     if torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(False)
-    torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.deterministic = False
-    torch.backends.mkldnn.deterministic = False
+    for backend, name in FLAGS:
+        setattr(backend, name, False)
 
 
 def refused(call, *words):

@@ -1,270 +1,375 @@
-"""What a diagnosis changes in one thread, the reader's own cells never see."""
+"""What an experiment changes stays with it: nobody else sees it."""
 
 import contextlib
 import functools
+import gc
 import itertools
-import queue
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import operator
+import random
 
+import helpers
+import numpy
 import pytest
 import torch
-import torch.distributed as dist
-from helpers import children, wait_until
+from helpers import reader_state
+from hypothesis import example, given
+from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
 
 import kit
-from kit.diagnosis import counterfactuals
-from kit.diagnosis.causes import CAUSES
-from kit.diagnosis.counterfactuals import change
-from kit.experiment import resolve
+from kit.experiment import ExperimentError
 
 pytestmark = pytest.mark.usefixtures("smoke")
 
-#: All that a diagnosis can change, at once.
-ALL = [cause.leave_out for name, cause in CAUSES.items() if cause.leave_out]
-ALL.remove(counterfactuals.other_threads)
-ALL.append(functools.partial(counterfactuals.other_threads, threads=3))
-SKIP = counterfactuals.no_update
+A = torch.ones(4, 4)
 
 
-class Numbers(Dataset):
-    """Each sample is how many were read before."""
-
-    def __init__(self, length=40):
-        self.length, self.read = length, 0
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        self.read += 1
-        return self.read
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """A panel would read the recordings that lie here."""
+    monkeypatch.chdir(tmp_path)
 
 
-class Far(torch.Tensor):
-    """Numbers that seem to be on a device."""
-
-    device = property(lambda self: torch.device("meta"))
-
-
-def make_steps():
-    """Return a function that takes one optimizer's step, and its model."""
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step():
-        model(torch.ones(4, 4)).sum().backward()
-        optimizer.step()
-
-    return step, model
+def draw():
+    number = torch.rand(1, dtype=torch.float32, device="cpu").item()
+    return random.random(), numpy.random.rand(), number
 
 
-def moved(step, model):
-    """Return whether a step changes the model's weights."""
-    before = model.weight.detach().clone()
-    step()
-    return not torch.equal(model.weight, before)
+class Watched:
+    """An experiment that does something in one of its steps, and takes notes.
+
+    Step 0 is set-up. `found` is what it saw at each start, `kept` says of each step
+    whether it saw what the step before had left. `end` says where it ends, and how.
+    """
+
+    def __init__(self, look, do=bool, when=0, hold=contextlib.nullcontext):
+        self.look, self.do, self.when, self.hold = look, do, when, hold
+        self.found, self.kept, self.draws, self.end = [], [], [], (None, bool)
+
+    def reach(self, where):
+        if where == self.when:
+            self.do()
+        if where == self.end[0]:
+            self.end[1]()
+
+    def train(self):
+        self.found.append(self.look())
+        self.draws.append([draw()])
+        try:
+            with self.hold():
+                for step in itertools.count():
+                    self.reach(step)
+                    self.own = self.look()
+                    yield 1
+                    self.draws[-1].append(draw())
+                    self.kept.append(self.look() == self.own)
+        finally:
+            self.reach("closing")
+
+
+def fail():
+    raise AssertionError
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+ERRORS = {fail: ExperimentError, interrupt: KeyboardInterrupt}
+ENDS = [(None, bool), (2, "stop"), *itertools.product([0, 2, "closing"], ERRORS)]
+
+
+def assert_apart(look, one, other, end=(None, bool)):
+    """Compare two, of which the other ends so: each sees its own, and we see ours."""
+    before, state = look(), reader_state()
+    panel = kit.explore({"one": one.train, "other": other.train})
+    other.end = (end[0], panel.stop) if end[1] == "stop" else end
+    error = ERRORS.get(end[1])
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        panel.run_all()
+    assert (look(), reader_state()) == (before, state), "the reader gets theirs back"
+    found, draws = one.found + other.found, one.draws + other.draws
+    assert len(found) > 1 and all(seen == before for seen in found)
+    assert all(one.kept + other.kept)
+    longest = max(draws, key=len)
+    assert all(life == longest[: len(life)] for life in draws), "seeded alike"
+    assert len(set(longest)) == len(longest)
+
+
+def find(path, *first):
+    """Return a function of torch by its name, with its first arguments."""
+    return functools.partial(operator.attrgetter(path)(torch), *first)
+
+
+def flag(path, usual=False, other=True):
+    room, _, name = f"backends.{path}".rpartition(".")
+    owner = operator.attrgetter(room)(torch)
+    functions = (functools.partial(f, owner, name) for f in (setattr, getattr))
+    return *functions, usual, other
+
+
+def read_depth():
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def set_device(kind):
+    torch.set_default_device(None if kind == "cpu" else kind)
+
+
+# How each is set and read, its usual value and another one.
+BOTH, HALVES = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
+CAST = find("set_autocast_enabled", "cpu"), find("is_autocast_enabled", "cpu")
+CAST_TO = find("set_autocast_dtype", "cpu"), find("get_autocast_dtype", "cpu")
+CACHE = find("set_autocast_cache_enabled"), find("is_autocast_cache_enabled")
+DEBUG = find("set_deterministic_debug_mode"), find("get_deterministic_debug_mode")
+SDP = torch.backends.cuda
+FLAGS = ["cudnn.benchmark", "cudnn.deterministic", "mkldnn.deterministic"]
+ROOMS = ["", "mkldnn.matmul.", "mkldnn.conv.", "cuda.matmul."]
+SETTINGS = {
+    "grad": (find("set_grad_enabled"), find("is_grad_enabled"), True, False),
+    "threads": (find("set_num_threads"), find("get_num_threads"), 1, 2),
+    "dtype": (find("set_default_dtype"), find("get_default_dtype"), *BOTH),
+    "device": (set_device, lambda: torch.ones(1).device.type, "cpu", "meta"),
+    "autocast": (*CAST, False, True),
+    "autocast to": (*CAST_TO, *HALVES),
+    "autocast cache": (*CACHE, True, False),
+    "deterministic": (*DEBUG, 0, 1),
+    "flash": (SDP.enable_flash_sdp, SDP.flash_sdp_enabled, True, False),
+    "collection": (lambda x: [gc.disable, gc.enable][x](), gc.isenabled, True, False),
+    **{path: flag(path) for path in FLAGS},
+    **{f"{x}precision": flag(f"{x}fp32_precision", "none", "tf32") for x in ROOMS},
+}
+
+
+def look():
+    """All settings, and what is seen of what one does not set."""
+    seen, product = [read() for _, read, *_ in SETTINGS.values()], A @ A
+    return seen, read_depth(), product.dtype, product.is_inference()
+
+
+def toggle(names):
+    for put, read, usual, other in (SETTINGS[name] for name in sorted(names)):
+        put(other if read() == usual else usual)
 
 
 @contextlib.contextmanager
-def suspended(experiment, *changes):
-    """Suspend an experiment inside its second step, in a thread of its own.
-
-    It waits where it calls the function that it is given.
-    """
-    inside, go_on, steps = threading.Event(), threading.Event(), []
-
-    def wait():
-        if steps:
-            inside.set()
-            assert go_on.wait(20)
-
-    def drive():
-        generator = change(resolve(experiment(wait)), *(changes or ALL)).start({})
-        try:
-            for _ in itertools.islice(generator, 2):
-                steps.append(True)
-        finally:
-            generator.close()
-
-    with ThreadPoolExecutor(1) as pool:
-        driven = pool.submit(drive)
-        try:
-            assert inside.wait(20) or driven.result()
-            yield
-        finally:
-            go_on.set()
-            driven.result()
+def usual_settings():
+    """Let settings be the usual ones again in the end."""
+    try:
+        yield
+    finally:
+        for put, _, usual, _ in SETTINGS.values():
+            put(usual)
 
 
-def waits(wait):
-    """Return an experiment that only waits."""
+#: What may be open around all steps.
+HELD = [
+    contextlib.nullcontext,
+    torch.inference_mode,
+    lambda: torch.device("meta"),
+    lambda: torch.autocast("cpu", torch.float16, cache_enabled=False),
+]
+#: Without threads: on a busy machine, two of them wait long for each other.
+ALL = SETTINGS.keys() - {"threads"}
+CHANGES = st.sets(st.sampled_from(sorted(ALL)), max_size=4)
+STEPS = [0, 1, 2, "closing"]
 
-    def train():
+
+@example((set(), ALL, ALL), (0, 0), HELD[:1] * 2, (None, bool))
+@given(
+    st.tuples(CHANGES, CHANGES, CHANGES),
+    st.tuples(*[st.sampled_from([*STEPS, 3])] * 2),
+    st.tuples(*[st.sampled_from(HELD)] * 2),
+    st.sampled_from(ENDS),
+)
+def test_each_sees_its_own_settings_and_the_reader_gets_theirs_back(
+    changes, steps, held, end
+):
+    """Whatever the reader has set, variants switch on the way, and how it ends."""
+    readers, *own = changes
+    deeds = [functools.partial(toggle, names) for names in own]
+    with usual_settings():
+        toggle(readers)
+        assert_apart(look, *map(Watched, [look] * 2, deeds, steps, held), end)
+
+
+# Out of the kit's sight, as weights of another module would be.
+helpers.WEIGHT = nn.Parameter(torch.ones(4, 4))
+
+
+def test_weights_that_one_autocast_has_cast_do_not_serve_the_other():
+    def train(*, dtype=torch.bfloat16):
+        torch.set_autocast_enabled("cpu", True)  # no `with` that would forget them
+        torch.set_autocast_dtype("cpu", dtype)
         while True:
-            wait()
+            assert nn.functional.linear(A, helpers.WEIGHT).dtype == dtype
             yield 1
 
-    return train
+    kit.compare(train, dtype=[torch.bfloat16, torch.float16])
 
 
-def test_the_readers_own_steps_go_on():
-    step, model = make_steps()
-    with suspended(waits):
-        assert moved(step, model)
+def test_a_generator_started_again_finds_all_as_it_was(clock, monkeypatch):
+    monkeypatch.delenv("KIT_SMOKE")
+    found = []
+
+    def epoch():
+        found.append((draw(), look(), NET.weight.tolist()))
+        toggle(["grad", "threads"])
+        NET.weight.data += 1
+        for _ in range(60):
+            yield 1
+            clock.work(0.005)
+
+    with usual_settings():
+        kit.measure(epoch, seconds=3.0, repeats=2)
+    assert len(found) > 9 and all(each == found[0] for each in found)
 
 
-def test_a_diagnosis_in_a_thread_lets_the_readers_steps_be():
-    asked, answered = queue.Queue(), queue.Queue()
+class World:
+    """A net in training, and all that belongs to it."""
+
+    def __init__(self):
+        torch.manual_seed(7)
+        layers = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)
+        self.net, self.weight = nn.Sequential(*layers), torch.ones(3).requires_grad_()
+        self.optimizer = torch.optim.AdamW(self.net.parameters())
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, gamma=0.5)
+        self.do(["learn", "learn"])
+
+    def learn(self):
+        batch = torch.arange(32.0).reshape(8, 4).sin()
+        self.net(batch).square().mean().backward()
+        self.optimizer.step()
+
+    def freeze(self):
+        self.net.eval()
+        self.net[2].weight.requires_grad_(False)
+
+    def fill(self):
+        self.net[0].weight.data.fill_(3)
+        self.net[1].running_mean += 5
+        self.net[0].weight.grad = None
+        self.optimizer.param_groups[0]["lr"] = 99.0
+
+    def go_on(self):
+        self.schedule.step()
+        self.weight.data += 1
+        self.weight.sum().backward()
+
+    def do(self, names):
+        for name in names:
+            getattr(self, name)()
+
+    def look(self):
+        """All that is put back, to compare with ==."""
+        tensors = [*self.net.parameters(), *self.net.buffers(), self.weight]
+        flags = [(id(t), t.dtype, t.tolist(), t.requires_grad) for t in tensors]
+        grads = [t.grad if t.grad is None else t.grad.tolist() for t in tensors]
+        states = [x.tolist() for s in self.optimizer.state.values() for x in s.values()]
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        modes = [module.training for module in self.net.modules()]
+        return flags, grads, states, rates, modes, self.schedule.last_epoch
+
+
+DEEDS = st.lists(st.sampled_from(["learn", "freeze", "fill", "go_on"]), max_size=3)
+IN_FIRST_LIFE = st.sampled_from(STEPS)  # what shows only later is not promised
+
+
+@given(
+    st.tuples(DEEDS, DEEDS),
+    st.tuples(IN_FIRST_LIFE, IN_FIRST_LIFE),
+    st.sampled_from(ENDS),
+)
+def test_each_start_finds_the_readers_net_and_the_reader_finds_it_again(
+    names, steps, end
+):
+    """Whatever is learnt, frozen, filled, or left half-done."""
+    world = World()
+    deeds = [functools.partial(world.do, each) for each in names]
+    assert_apart(world.look, *map(Watched, [world.look] * 2, deeds, steps), end)
+
+
+NET = nn.Linear(4, 1)
+NETS, NAMED = [NET], {"net": NET}
+
+
+def learn(net):
+    while True:
+        net(A).sum().backward()
+        net.weight.data -= net.weight.grad
+        yield numpy.float32(4)
+
+
+def helper():
+    return learn(NET)
+
+
+def takes(*, net, title="fixed by a partial"):
+    return learn(net)
+
+
+TAKES = functools.partial(takes, title="")
+FORMS = [
+    ("NET", lambda: learn(NET), {}),
+    ("NET", lambda: helper(), {}),
+    ("NETS[0]", lambda: learn(*NETS), {}),
+    ("NAMED['net']", lambda: learn(**NAMED), {}),
+    ("net", lambda *, net=NET: learn(net), {}),
+    ("net", functools.partial(functools.partial(TAKES), net=NET), {}),
+    ("net", functools.partial(learn, NET), {}),
+    ("net", TAKES, {"net": NET}),
+]
+
+
+@pytest.mark.parametrize(("name", "experiment", "knobs"), FORMS)
+def test_a_net_is_put_back_however_it_is_reached_and_named(name, experiment, knobs):
+    before = NET.weight.tolist()
+    trial = kit.measure(experiment, **knobs)
+    assert f"put back at each start: {name}." in repr(trial)
+    assert trial.block_items == [4, 4]
+    assert NET.weight.tolist() == before and NET.weight.grad is None
+
+
+PART = nn.Parameter(torch.ones(4))
+LAYOUTS = {
+    "dtype": lambda net, _: net.to(torch.bfloat16),
+    "strides": lambda net, _: setattr(net[0].weight, "data", net[0].weight.data.t()),
+    "a hook": lambda net, _: net[0].register_forward_hook(lambda *_: None),
+    "another submodule": lambda net, _: net.__setitem__(2, nn.Linear(5, 5)),
+    "another parameter": lambda net, _: setattr(net[0], "bias", PART),
+    "a buffer": lambda net, _: net.register_buffer("extra", torch.ones(1)),
+    "a group": lambda _, optimizer: optimizer.add_param_group({"params": [PART]}),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_changed_layout_is_refused_with_advice(name):
+    """It cannot be put back in place: optimizers and hooks refer to the old parts."""
+    world = World()
 
     def train():
-        model = nn.Linear(4, 1)
-        optimizer = torch.optim.AdamW(model.parameters())
+        yield 1
+        LAYOUTS[name](world.net, world.optimizer)
+        yield from itertools.repeat(1)
+
+    words = "train(", "world.", "inside the experiment"
+    helpers.refused(lambda: kit.measure(train), *words)
+
+
+step = nn.Linear(4, 1)
+
+
+def test_an_attribute_is_not_taken_for_a_global_of_the_same_name():
+    def train():
+        optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)])
         while True:
-            model(torch.ones(64, 4)).sum().backward()
             optimizer.step()
-            asked.put(True)
-            answered.get(timeout=20)
-            yield 64
+            yield 1
 
-    step, model = make_steps()
-    found = []
-    with ThreadPoolExecutor(1) as pool:
-        diagnosed = pool.submit(kit.diagnose, train)
-        while not diagnosed.done():
-            with contextlib.suppress(queue.Empty):
-                asked.get(timeout=0.05)
-                found.append(moved(step, model))
-                answered.put(True)
-    assert "optimizer" in diagnosed.result().savings
-    assert len(found) > 10 and all(found)
+    def train_that_one():
+        while True:
+            yield len(step(A))
 
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_readers_own_loader_gives_fresh_batches(workers):
-    data = Numbers()
-    loader = DataLoader(data, batch_size=2, num_workers=workers)
-    kept = dict(vars(loader))
-
-    def loads(wait):
-        def train():
-            while True:
-                for _ in loader:
-                    wait()
-                    yield 2
-
-        return train
-
-    with suspended(loads):
-        assert vars(loader) == kept
-        read = data.read
-        assert len(list(loader)) == 20
-        assert workers or data.read == read + 40
-    assert vars(loader) == kept
-
-
-def test_the_readers_own_workers_persist():
-    loader = DataLoader(Numbers(), 2, num_workers=2, persistent_workers=True)
-    assert len(list(loader)) == 20
-    own = set(children())
-
-    def loads(wait):
-        def train():
-            while True:
-                for _ in loader:
-                    wait()
-                    yield 2
-
-        return train
-
-    try:
-        with suspended(loads):
-            assert len(list(loader)) == 20
-            assert own <= set(children())
-        wait_until(lambda: set(children()) == own, 5)
-        assert len(list(loader)) == 20
-        assert set(children()) == own
-    finally:
-        loader._iterator = None
-
-
-def test_the_readers_own_threads_keep_their_number():
-    before = torch.get_num_threads()
-    with suspended(waits):
-        torch.set_num_threads(2)
-        assert torch.get_num_threads() == 2
-        thread = threading.Thread(target=lambda: None)
-        thread.start()
-        thread.join()
-        assert "run" not in vars(thread)
-    torch.set_num_threads(before)
-
-
-def test_the_readers_own_exchange_copies_and_reads_are_done():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with suspended(waits):
-            assert dist.all_reduce(torch.ones(2), async_op=True).is_completed
-            work = dist.all_reduce(torch.ones(2), async_op=True)
-            assert isinstance(work, dist.Work)
-            work.wait()
-            for number in (1.0, 2.0):
-                assert torch.tensor([number]).as_subclass(Far).item() == number
-            copies = [torch.ones(2).to("meta") for _ in range(2)]
-            assert copies[0] is not copies[1]
-    finally:
-        dist.destroy_process_group()
-
-
-# What the experiment starts is the experiment's
-
-
-def test_threads_that_an_experiment_starts_are_its_own():
-    step, model = make_steps()
-    found = []
-
-    def train():
-        with ThreadPoolExecutor(1) as pool:
-            while True:
-                found.append(pool.submit(moved, step, model).result())
-                yield 1
-
-    generator = change(resolve(train), SKIP).start({})
-    next(generator)
-    next(generator)
-    generator.close()
-    assert found == [False, False]
-
-
-def test_threads_that_outlive_a_life_are_free_of_it():
-    step, model = make_steps()
-    with ThreadPoolExecutor(1) as pool:
-
-        def train():
-            while True:
-                yield pool.submit(moved, step, model).result() + 1
-
-        generator = change(resolve(train), SKIP).start({})
-        assert next(generator) == 1
-        generator.close()
-        assert pool.submit(moved, step, model).result()
-
-
-def test_forked_workers_are_the_experiments_own():
-    class Threads(Numbers):
-        def __getitem__(self, index):
-            torch.set_num_threads(2)
-            return torch.get_num_threads()
-
-    def train():
-        for batch in DataLoader(Threads(4), batch_size=2, num_workers=1):
-            yield set(batch.tolist())
-
-    def drive():
-        three = functools.partial(counterfactuals.other_threads, threads=3)
-        return list(change(resolve(train), three).start({}))
-
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(drive).result() == [{2}, {2}]
+    assert "put back" not in repr(kit.measure(train))
+    assert "put back at each start: step." in repr(kit.measure(train_that_one))

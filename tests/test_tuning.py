@@ -1,125 +1,84 @@
-"""`tune_loader` predicts, compares, tells what to write; no worker is left."""
+"""Finders say what suits a machine: most are simulated, so that it is known."""
 
-import functools
-import inspect
 import math
-import os
-import signal
-import sys
-import threading
-import time
-import types
+import random
+from functools import partial
 
 import pytest
 import torch
-from helpers import children, reader_state, refused, wait_until
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from helpers import children, reader_state, refused
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, get_worker_info
 
-import kit
-from kit.comparison import Comparison
-from kit.data import Distant
-from kit.tuning import tune_loader
+from kit.figures import format_number
+from kit.stats import SAME
+from kit.tuning import find_batch_size, tune_loader
 
 pytestmark = [
     pytest.mark.usefixtures("tidy"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
 ]
 
-
-class Numbers(Dataset):
-    """Samples of which one may do something bad, everywhere or in a worker only."""
-
-    def __init__(self, length=64, act=None, index=37, only_in_worker=True):
-        self.length, self.act, self.index = length, act, index
-        self.only_in_worker = only_in_worker
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        if not 0 <= index < self.length:
-            raise IndexError(index)
-        here = get_worker_info() is not None or not self.only_in_worker
-        if index == self.index and self.act is not None and here:
-            self.act()
-        return torch.full((4,), float(index))
+MB = 1_000_000
+WORKERS = [1, 2, 3, 4, 8]
 
 
-def maker(dataset, **options):
-    """Return a maker of loaders over a data set, eight samples to a batch."""
-    options = {"batch_size": 8} | options
-    context = options.pop("context", None)
+@pytest.fixture
+def tune(smoke, clock):
+    """Return a tuning of a loader whose workers are as fast as they should, or not."""
 
-    def make_loader(*, num_workers, prefetch_factor=None, persistent_workers=False):
-        return DataLoader(
-            dataset,
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers and num_workers > 0,
-            multiprocessing_context=context if num_workers else None,
-            **options,
-        )
+    def make_batches(seconds, is_ahead):
+        ready = clock.now + seconds
+        while True:
+            clock.work(max(0.0, ready - clock.now) if is_ahead else seconds)
+            ready = max(ready, clock.now) + seconds
+            yield torch.ones(1)
 
-    return make_loader
+    def find(load, step, slower=1.0):
+        def make_loader(*, num_workers):
+            seconds = slower * load / num_workers if num_workers else load
+            return make_batches(seconds, num_workers > 0)
 
+        work = (lambda batch: clock.work(step)) if step else None
+        return tune_loader(make_loader, step=work, num_workers=WORKERS, seconds=2.0)
 
-def test_signature_is_the_agreed_one():
-    parameters = inspect.signature(tune_loader).parameters
-    assert {name: p.default for name, p in list(parameters.items())[1:]} == {
-        "step": None,
-        "num_workers": None,
-        "seconds": 20.0,
-    }
-    assert kit.tuning.tune_loader is tune_loader
-
-
-def test_waiting_is_shared_by_workers():
-    make_loader = maker(Distant(Numbers(100_000), 0.005))
-    tuning = tune_loader(make_loader, num_workers=[1, 4], seconds=5.0)
-    assert tuning.num_workers == 4
-    assert list(tuning.predicted) == [0, 1, 4]
-    assert tuning.predicted[4] == pytest.approx(4 * tuning.predicted[1], rel=0.1)
-    assert tuning.ratios["num_workers=4"].value > 2
-    assert isinstance(tuning, Comparison)
-    text, html = repr(tuning), tuning._repr_html_()
-    for part in (tuning.sentence().split(":")[0], "num_workers=4).", "Predicted", "4:"):
-        assert part in text and part in html
-    assert "num_workers=[8]" in text
-
-
-def test_a_long_step_needs_no_workers():
-    def step(batch):
-        time.sleep(0.03)
-
-    ask = {"step": step, "num_workers": [1, 2], "seconds": 4.0}
-    tuning = tune_loader(maker(Numbers(100_000)), **ask)
-    assert tuning.predicted[2] == pytest.approx(tuning.predicted[0], rel=0.2)
-    assert tuning.num_workers == 0
+    return find
 
 
 @pytest.mark.parametrize(
-    ("seconds", "compared"),
+    ("load", "step", "best"),
     [
-        ([4, 2, 2, 2, 2, 2], [0, 1, 5]),  # one worker should be enough
-        ([4, 3, 2, 1, 0.99, 0.99], [0, 2, 3, 5]),
-        ([6, 5, 4, 3, 2, 1], [0, 4, 5]),
-        ([1, 9, 9, 9, 9, 9], [0, 1, 5]),
+        (0.040, 0.0, 8),  # workers share all of it
+        (0.040, 0.020, 2),  # then the step is the slower one
+        (0.044, 0.015, 3),
+        (0.030, 0.300, 1),
+        (0.001, 0.300, 0),  # a long step needs none
     ],
 )
-def test_enough_by_prediction_and_either_side_of_it_are_compared(
-    smoke, monkeypatch, seconds, compared
-):
-    monkeypatch.setattr("kit.tuning.predict_loader", lambda n, **_: seconds[n])
-    tuning = tune_loader(maker(Numbers(4000)), num_workers=range(1, 6))
-    assert list(tuning.predicted) == [0, 1, 2, 3, 4, 5]
-    assert tuning.labels == [f"num_workers={n}" for n in compared]
+def test_the_fewest_workers_that_are_enough_are_found(tune, load, step, best):
+    tuning = tune(load, step)
+    assert tuning.num_workers == best
+    assert list(tuning.predicted) == [0, *WORKERS]
+    for count, rate in tuning.predicted.items():
+        slowest = max(load / count, step) if count else load + step
+        assert rate == pytest.approx(1 / slowest, rel=0.02)
+    for told in (repr(tuning), tuning._repr_html_()):
+        assert f"num_workers={best})" in told and "Predicted" in told
+        assert ("num_workers=[16]" in told) == (best == 8), "more may be faster yet"
 
 
-def test_state_and_what_the_step_trains_are_put_back(smoke):
-    model = torch.nn.Linear(4, 1)
+def test_what_lies_on_either_side_is_measured_and_not_only_predicted(tune):
+    assert [t.knobs["num_workers"] for t in tune(0.04, 0.01).trials] == [0, 3, 4, 8]
+    assert tune(0.040, 0.020, slower=20.0).num_workers == 0
+
+
+def maker(dataset, **options):
+    return partial(DataLoader, dataset, 8, **options)
+
+
+def test_a_real_loader_is_tuned_and_nothing_of_the_readers_changes(smoke):
+    model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    weight = model.weight.detach().clone()
 
     def step(batch):
         torch.set_num_threads(2)
@@ -127,155 +86,183 @@ def test_state_and_what_the_step_trains_are_put_back(smoke):
         model(batch).sum().backward()
         optimizer.step()
 
-    before, journal = reader_state(), len(kit.trial.JOURNAL)
-    tune_loader(maker(Numbers(10_000), shuffle=True), step=step, num_workers=1)
-    assert reader_state() == before
-    assert torch.equal(model.weight, weight)
-    assert model.weight.grad is None
-    assert not optimizer.state
-    assert not children()
-    assert len(kit.trial.JOURNAL) == journal  # no chapter records it
+    before, weight = reader_state(), model.weight.detach().clone()
+    make_loader = maker(torch.ones(10_000, 4), shuffle=True)
+    tuning = tune_loader(make_loader, step=step, num_workers=1)
+    assert tuning.labels == ["num_workers=0", "num_workers=1"]
+    assert reader_state() == before and not children() and not optimizer.state
+    assert torch.equal(model.weight, weight) and model.weight.grad is None
 
 
-class Stream(IterableDataset):
-    """A stream of samples, without an index."""
-
-    def __iter__(self):
-        for index in range(4000):
-            yield torch.full((4,), float(index))
-
-
-def sized(batch_size, *, num_workers):
-    return DataLoader(Numbers(), batch_size, num_workers=num_workers)
-
-
-@pytest.mark.parametrize(
-    "make_loader",
-    [
-        functools.partial(sized, 8),
-        functools.partial(maker(Numbers()), persistent_workers=True),
-        maker(Stream()),
-        maker(Numbers(4000), batch_size=None),
-    ],
-    ids=["partial", "workers persist", "stream", "whole batches"],
-)
-def test_any_loader_can_be_tuned(smoke, make_loader):
-    assert tune_loader(make_loader, num_workers=[1]).num_workers in (0, 1)
-    assert not children()
-
-
-class Copies(TorchDispatchMode):
-    """Note what was copied."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if args and isinstance(args[0], torch.Tensor) and args[0].shape == (64, 8):
-            self.seen.add(str(function))
-        return function(*args, **(kwargs or {}))
-
-
-def transposed(samples):
-    return torch.zeros(8, 64).t()
-
-
-def test_taking_a_batch_over_copies_nothing(smoke):
-    """One that is not contiguous would be copied whole by a `reshape`."""
-    with Copies() as copies:
-        make_loader = maker(Numbers(4000), collate_fn=transposed)
-        tune_loader(make_loader, step=lambda batch: None, num_workers=1)
-    assert not {name for name in copies.seen if "clone" in name or "copy" in name}
-
-
-# Bad input
-
-
-@pytest.mark.parametrize("workers", [-1, [0, 1.5], True, "2", [], [0]])
-def test_absurd_workers(workers):
-    call = functools.partial(tune_loader, maker(Numbers()), num_workers=workers)
-    refused(call, "tune_loader()", f"num_workers={workers!r}")
-
-
-@pytest.mark.parametrize("seconds", [0, -1, math.nan, math.inf, "2", None, True])
-def test_absurd_seconds(seconds):
-    refused(lambda: tune_loader(maker(Numbers()), seconds=seconds), "seconds=")
-
-
-def no_workers(batch_size=8):
-    raise AssertionError("it was called")
-
-
-def broken(*, num_workers):
-    raise KeyError("folder")
-
-
-@pytest.mark.parametrize(
-    ("make_loader", "words"),
-    [
-        (no_workers, ["no_workers", "'num_workers'", "TypeError"]),
-        (broken, ["broken(num_workers=0)", "KeyError", "folder"]),
-        (maker([]), ["no batch", "empty"]),
-        (maker(Numbers(5), drop_last=True), ["no batch", "drop_last"]),
-    ],
-    ids=["no num_workers", "raises", "empty", "no batch"],
-)
-def test_what_makes_no_batches(make_loader, words):
-    refused(lambda: tune_loader(make_loader), "tune_loader()", *words)
-
-
-def fail():
+def fail(*_):
     raise ValueError("not a photo")
 
 
-def kill():
-    os.kill(os.getpid(), signal.SIGKILL)
+class Photos(list):
+    """They can be read by the main process only."""
+
+    def __getitem__(self, index):
+        return fail() if get_worker_info() else 1.0
 
 
-def leave():
-    os._exit(3)
+BAD = [("num_workers", value) for value in (-1, [0, 1.5], "2", [0])]
+BAD += [("seconds", value) for value in (0, math.nan, None)]
 
 
 @pytest.mark.parametrize(
-    ("act", "words"),
+    ("make_loader", "asked", "words"),
     [
-        (fail, ["ValueError", "not a photo", "worker process 0"]),
-        (kill, ["memory"]),
-        (leave, ["num_workers=0 shows it here"]),
+        *((maker([1] * 64), {name: x}, [f"{name}={x!r}"]) for name, x in BAD),
+        (fail, {}, ["fail", "'num_workers'", "TypeError"]),
+        (maker([]), {}, ["no batch", "empty"]),
+        (maker([1] * 5, drop_last=True), {}, ["no batch", "drop_last"]),
+        (maker([1] * 64), {"step": fail}, ["ValueError", "not a photo"]),
+        (maker(Photos([1] * 64)), {"num_workers": 1}, ["not a photo", "next(iter("]),
     ],
 )
-def test_an_error_of_a_worker_comes_with_its_advice(smoke, act, words):
-    make_loader = maker(Numbers(act=act, index=0))
-    told = ["make_loader(num_workers=", "next(iter(make_loader"]
-    refused(lambda: tune_loader(make_loader, num_workers=1), *words, *told)
-    wait_until(lambda: not children(), 5)
+def test_what_cannot_be_tuned_is_refused(smoke, make_loader, asked, words):
+    refused(lambda: tune_loader(make_loader, **asked), "tune_loader()", *words)
 
 
-def test_step_that_raises(smoke):
-    def step(batch):
-        raise RuntimeError("shapes do not fit")
+@pytest.fixture
+def search(clock, device, monkeypatch):
+    """Return a search with a memory and with seconds that are functions of the size."""
+    # How much this machine has free is no part of what is simulated.
+    monkeypatch.setattr("kit.tuning.available_bytes", lambda: 64e9)
+    libraries = iter([500 * MB])  # the first start of all loads them
 
-    refused(lambda: tune_loader(maker(Numbers()), step=step), "shapes do not fit")
+    def find(bytes_at, seconds_at=lambda size: 0.01, *, error=None, **asked):
+        def train(*, batch_size=4):
+            device.allocate(next(libraries, 0))
+            taken = int(bytes_at(batch_size))
+            if error and taken > 300 * MB:
+                raise error
+            device.allocate(taken)
+            try:
+                while True:
+                    clock.work(seconds_at(batch_size))
+                    yield batch_size
+            finally:
+                device.allocate(-taken)
+
+        return find_batch_size(train, **{"memory": 1000 * MB, "seconds": 2.0} | asked)
+
+    return find
 
 
-def test_data_set_of_a_cell_under_spawn(smoke, monkeypatch):
-    main = types.ModuleType("__main__")
-    cell = type("Photos", (Numbers,), {"__module__": "__main__"})
-    monkeypatch.setitem(sys.modules, "__main__", main)
-    make_loader = maker(cell(), context="spawn")
-    call = functools.partial(tune_loader, make_loader, num_workers=1)
-    refused(call, "%%writefile", "import")
+def line(fixed, each):
+    return lambda size: fixed + each * size
 
 
-@pytest.mark.parametrize("after", [0.3, 2.0])
-def test_interrupt_ends_it_within_two_seconds(after):
-    before = reader_state()
-    timer = threading.Timer(after, signal.raise_signal, [signal.SIGINT])
-    begun = time.monotonic()
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        tune_loader(maker(Distant(Numbers(100_000), 0.01)), seconds=20.0)
-    assert time.monotonic() - begun < after + 2
-    assert reader_state() == before
-    wait_until(lambda: not children(), 2)
+MEMORY = {
+    "mostly activations": line(30 * MB, 15 * MB),
+    "tiny samples": line(20 * MB, 0.15 * MB),
+    "an embedding and tiny samples": line(183 * MB, 0.03 * MB),
+    "gradients hide a small batch": lambda b: max(400 * MB, (300 + 5 * b) * MB),
+    "less than in proportion": lambda b: 50 * MB + 20 * MB * b**0.9,
+    "more than in proportion": lambda b: 20 * MB + 0.4 * MB * b**1.6,
+}
+TIMES = {
+    "all the same": line(0.0, 0.01),
+    "a large fixed part": line(0.5, 0.01),
+    "slower beyond the cache": lambda b: 0.02 + 0.01 * b + 0.004 * max(0, b - 20),
+}
+
+
+@pytest.mark.parametrize("time", TIMES)
+@pytest.mark.parametrize("name", MEMORY)
+def test_the_largest_never_goes_over_and_the_size_is_fast(search, name, time):
+    bytes_at, seconds_at = MEMORY[name], TIMES[time]
+    found = search(bytes_at, seconds_at)
+    true = next(b for b in range(60_000, 0, -1) if bytes_at(b) <= 1000 * MB)
+    assert found.largest <= true
+    # Five trials, each four times as long as the last, do not reach a far limit.
+    assert found.largest >= (0.05 if true > 1000 else 0.7) * true, [*found.trials]
+    assert len(found.trials) + len(found.too_large) <= 5
+    size, best = found.batch_size, max(b / seconds_at(b) for b in range(1, true + 1))
+    least = 0.85 if time == "slower beyond the cache" else 0.9  # between two sizes
+    assert size in found.trials and size / seconds_at(size) >= least * best
+    peaks = {b: trial.peak_memory_bytes for b, trial in found.trials.items()}
+    assert peaks == {b: int(bytes_at(b)) for b in peaks}, "no size pays for libraries"
+
+
+@pytest.mark.parametrize("scatter", [0.0, 0.3])
+def test_the_sentence_claims_what_the_table_shows(search, scatter):
+    """105 images a second are not "as fast as any", above a row with 113."""
+    said = "no size tried is clearly" if scatter else "as fast as any size tried"
+    dice = random.Random(0)
+
+    def seconds_at(size):
+        return (0.03 + 0.01 * size) * math.exp(dice.gauss(0, scatter))
+
+    found = search(MEMORY["mostly activations"], seconds_at, seconds=0.2)
+    low, high = found.trials[found.batch_size].interval
+    others = [t for size, t in found.trials.items() if size != found.batch_size]
+    fastest = max(trial.items_per_second for trial in others)
+    assert said in found.finding() and said in repr(found)
+    assert (low >= fastest / SAME) == (scatter == 0)
+    assert high >= max(trial.interval[0] for trial in others) / SAME
+    assert f"[{format_number(low)}, {format_number(high)}]" in found._repr_html_()
+
+
+def test_the_largest_is_called_tried_only_if_it_was(search):
+    far = search(MEMORY["tiny samples"], line(0.1, 0.01))
+    near = search(MEMORY["tiny samples"], line(0.1, 0.01), most=8)
+    assert far.largest not in far.trials and "should fit" in far.finding()
+    assert [*near.trials] == [2, 8] and "8 fits" in near.finding()
+    one = search(line(500 * MB, 300 * MB))
+    assert ([*one.too_large], one.batch_size, one.largest) == ([2], 1, 1)
+
+
+def test_running_out_of_memory_is_an_answer(search):
+    error = RuntimeError("[enforce fail] can't allocate memory: 8")
+    found = search(line(50 * MB, 10 * MB), line(0.1, 0.01), error=error)
+    assert math.inf in found.too_large.values()
+    assert found.largest == max(found.trials) <= 25
+    assert "ran out" in repr(found) and "too much" in found._repr_html_()
+
+
+def test_no_trial_takes_what_the_machine_lacks(search, monkeypatch):
+    def hidden(size):
+        return max(40.0, 30 + size / 2) * MB
+
+    def find_most():
+        found = search(hidden, line(0.0, 0.01))
+        return hidden(max([*found.trials, *found.too_large]))
+
+    assert find_most() > 90 * MB
+    monkeypatch.setattr("kit.tuning.available_bytes", lambda: 90 * MB)
+    assert find_most() <= 90 * MB
+    assert search(hidden, memory=None, most=4).budget_bytes == 0.9 * 90 * MB
+
+
+def load(*, batch_size=4, keys=False):
+    while True:
+        for (batch,) in DataLoader(TensorDataset(torch.ones(40, 8)), batch_size):
+            yield len({"x": batch, "y": batch, "z": batch} if keys else batch)
+
+
+def fails(*, batch_size=2):
+    yield batch_size
+    raise KeyError("label")
+
+
+def never_fits(*, batch_size=2):
+    torch.empty(10**15)
+    yield batch_size
+
+
+@pytest.mark.parametrize(
+    ("experiment", "asked", "words"),
+    [
+        (load, {"memory": "2 GB"}, ["memory=", "2 GB"]),
+        (load, {"knob": "size"}, ["no knob for size=", "keys"]),
+        (load, {"keys": True}, ["yielded 3 items", "dict"]),
+        (load, {}, ["40 items", "most=40"]),
+        (fails, {}, ["KeyError", "fails(batch_size=2)"]),
+        (never_fits, {}, ["batch_size=1", "500 MB", "chapter 07"]),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_by_name(smoke, experiment, asked, words):
+    asked = {"memory": 500 * MB, "seconds": 0.1} | asked
+    refused(lambda: find_batch_size(experiment, **asked), "find_batch_size()", *words)

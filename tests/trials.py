@@ -10,23 +10,13 @@ from kit.trial import Trial
 
 
 def make_machine(name="imaginary-2-cores"):
-    values = {
-        "name": name,
-        "processor": "Imaginary 4000",
-        "cores": 2,
-        "memory_bytes": 8 * 2**30,
-        "shared_memory_bytes": 2**26,
-        "instruction_sets": ["avx2"],
-        "accelerators": [],
-        "operating_system": "Imaginary OS 7",
-        "python": "3.11.1",
-        "torch": "2.14.0",
-        "threads": 2,
-        "start_method": "fork",
-    }
-    return Machine.from_dict(
-        {key: {"value": value, "reason": "made up"} for key, value in values.items()}
-    )
+    values = {"name": name, "processor": "Imaginary 4000", "cores": 2, "threads": 2}
+    values |= {"memory_bytes": 8 * 2**30, "shared_memory_bytes": 2**26}
+    values |= {"instruction_sets": ["avx2"], "accelerators": []}
+    values |= {"operating_system": "Imaginary OS 7", "start_method": "fork"}
+    values |= {"python": "3.11.1", "torch": "2.14.0"}
+    facts = {key: {"value": v, "reason": "made up"} for key, v in values.items()}
+    return Machine.from_dict(facts)
 
 
 def make_life(turn=0, seconds=(1.0,), *, items=10, steps=5, **changes):
@@ -52,15 +42,7 @@ def make_trial(lives=None, **changes):
 
 
 def rate_trial(
-    seconds=1.0,
-    *,
-    pairs=5,
-    rounds=3,
-    first=0,
-    items=10,
-    cold=(),
-    beside=True,
-    **changes,
+    seconds=1.0, *, pairs=5, rounds=3, first=0, items=10, cold=(), beside=True, **more
 ):
     """A trial by turns, in pairs of both orders, with two blocks per round.
 
@@ -79,7 +61,7 @@ def rate_trial(
         for turn, row in zip(turns, lives, strict=True)
     ]
     first_life = [make_life(COLD, cold, items=items)] if len(cold) else []
-    return make_trial(first_life + made, **changes)
+    return make_trial(first_life + made, **more)
 
 
 def run_trial(seconds, metrics=None, *, items=100, **changes):

@@ -177,7 +177,7 @@ CAUSES = {
 def saved(ratio: Ratio) -> stats.Estimate:
     """Return the fraction of the time that something saves, of a ratio of speeds.
 
-    An end at which it would take more than twice the time is -1: more says nothing.
+    What would take more than twice the time is -1: how much more says nothing.
 
     >>> saved(Ratio(2.0, 1.6, 2.5, "faster"))
     Estimate(value=0.5, low=0.375, high=0.6)

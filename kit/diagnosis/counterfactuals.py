@@ -24,7 +24,7 @@ from typing import Any
 from kit.experiment import Experiment
 
 #: What the diagnosis itself writes into a trace.
-STEP, BACKWARD, LOADER = "kit: step", "kit: backward", "kit: loader"
+STEP, BACKWARD, LOADER, WAIT = "kit: step", "kit: backward", "kit: loader", "kit: wait"
 #: So many batches of a loader are kept; one with two workers has as many ready.
 _MOST_BATCHES = 4
 _END = object()
@@ -184,12 +184,11 @@ def labels(work: Work) -> Generator[None, None, None]:
     work.mark = functools.partial(record_function, STEP)
     backward = functools.partial(label, BACKWARD)
     loader = torch.utils.data.DataLoader
-    with wrapped(
-        work,
-        (torch.autograd, "backward", backward),
-        (torch.autograd, "grad", backward),
-        (loader, "__iter__", functools.partial(label, LOADER)),
-    ):
+    entries = [(torch.autograd, name, backward) for name in ("backward", "grad")]
+    entries.append((loader, "__iter__", functools.partial(label, LOADER)))
+    if torch.distributed.is_available():
+        entries.append((torch.distributed.Work, "wait", functools.partial(label, WAIT)))
+    with wrapped(work, *entries):
         yield
 
 

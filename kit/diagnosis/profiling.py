@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from kit import figures
 from kit.choices import Place, make_variant
 from kit.diagnosis import tracing
-from kit.diagnosis.counterfactuals import BACKWARD, LOADER, Change, change, labels
+from kit.diagnosis.counterfactuals import BACKWARD, LOADER, WAIT, Change, change, labels
 from kit.diagnosis.tracing import WAITING, Event, Trace
 from kit.experiment import Experiment, smoke
 from kit.life import Block, Life
@@ -38,6 +38,7 @@ _LONG_PAUSE = 20
 _LABELS = {
     "enumerate(DataLoader)#": "input",
     LOADER: "input",
+    WAIT: "communication",
     "Optimizer.": "optimizer",
     BACKWARD: "backward",
     "Torch-Compiled Region": "forward",

@@ -70,7 +70,7 @@ class Ranks:
 
     def close(self) -> None:
         """End the processes; closing a view ends nothing."""
-        if self._members == self._engines.ranks:
+        if self._members is self._engines.ranks:  # a view of all has its own tuple
             self._engines.close("close() was called")
 
     def __enter__(self) -> Ranks:

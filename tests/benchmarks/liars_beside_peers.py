@@ -6,14 +6,11 @@ it into a page:
     python tests/benchmarks/liars_beside_peers.py --write kit/MEASURING.md
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
@@ -24,7 +21,8 @@ for _folder in (_HERE, _HERE.parent, _HERE.parents[1]):
 import torch  # noqa: E402
 from calibration import results  # noqa: E402
 from calibration.peers import PEERS  # noqa: E402
-from liars import LIARS, Liar, Stage, find  # noqa: E402
+from liars import LIARS, find  # noqa: E402
+from real_liars import Stage  # noqa: E402
 
 import kit  # noqa: E402
 
@@ -32,173 +30,120 @@ KIT = "kit"
 BEGIN, END = "<!-- liars -->", "<!-- end of liars -->"
 #: Seconds after which a tool hangs: setting up and compiling take their time.
 _PATIENCE = 120.0
-_NAMES = {
-    KIT: "`kit.compare`",
-    "adaptive_autorange": "`torch.utils.benchmark`",
-    "pyperf": "pyperf",
-}
-_MARKS = {
-    "right": "✓",
-    "wrong": "✗",
-    "says why": "✓ says why",
-    "undecided": "– undecided",
-    "not catchable": "✗ not catchable",
-    "not asked": "not asked",
-}
+_NAMES = {KIT: "`kit.compare`", "adaptive_autorange": "`torch.utils.benchmark`"}
+_MARKS = {"right": "✓", "wrong": "✗", "says why": "✓ says why"}
+_MARKS |= {"undecided": "– undecided", "not catchable": "✗ not catchable"}
 
 
-def ask_kit(liar: Liar) -> dict[str, object]:
-    """Put a liar to `kit.compare`; return verdict, reason, figures and judgement."""
-    begun = time.perf_counter()
+def ask(liar, tool):
+    """Put a liar to a tool; return `verdict`, `reason`, `figures` and `judged`."""
+    if tool == KIT:
+        return ask_kit(liar)
+    if liar.uses_device and not torch.cuda.is_available():
+        # It cannot know of the stand-in: what it says about it is no fault of its.
+        return _row("", "no GPU here", "", "not asked")
+    return ask_peer(liar, tool)
+
+
+def ask_kit(liar):
     figures = ""
     with Stage(liar.seconds) as stage:
         try:
-            made = kit.compare(liar.real(stage), seconds=liar.seconds)
+            ratio = kit.compare(liar.real(stage), seconds=liar.seconds).ratio
+            verdict, reason, figures = ratio.verdict, ratio.reason, str(ratio)
         except kit.experiment.ExperimentError as error:
             verdict, reason = "refused", str(error)
-        else:
-            ratio = made.ratio
-            verdict, reason, figures = ratio.verdict, ratio.reason, str(ratio)
-    judged = liar.judge(verdict, reason, real=True)
-    return _row(liar, KIT, verdict, reason, figures, judged, begun)
+    return _row(verdict, reason, figures, liar.judge(verdict, reason, real=True))
 
 
-def ask_peer(liar: Liar, peer: str) -> dict[str, object]:
+def ask_peer(liar, peer):
     """Put a liar to a peer, and judge in its favour where there is room.
 
-    No peer says "same": "cannot tell" is right where both are the same. An error that
-    it raises is its verdict.
+    None says "same": "cannot tell" is right where it is so. An error is its verdict.
     """
-    begun = time.perf_counter()
     figures = reason = ""
-    if liar.uses_device and not torch.cuda.is_available():
-        # It cannot know of the stand-in: what it says about it is no fault of its.
-        return _row(liar, peer, "", "no GPU here", "", "not asked", begun)
     with Stage(liar.seconds) as stage:
-        starts = liar.real(stage).values()
         try:
-            outcome = PEERS[peer](*starts, liar.seconds)
+            starts = liar.real(stage).values()
+            ratio, low, high, verdict = PEERS[peer](*starts, liar.seconds)
+            figures = f"{ratio:.3g} × [{low:.3g}, {high:.3g}]"
         except Exception as error:
             verdict, reason = "raised", f"{type(error).__name__}: {error}"
-        else:
-            ratio, low, high, verdict = outcome
-            figures = f"{ratio:.3g} × [{low:.3g}, {high:.3g}]"
-    if verdict == "cannot tell":
-        judged = "right" if liar.truth == "same" else "wrong"
-    else:
-        judged = "right" if verdict == liar.truth else "wrong"
-    return _row(liar, peer, verdict, reason, figures, judged, begun)
+    is_right = verdict == ("cannot tell" if liar.truth == "same" else liar.truth)
+    return _row(verdict, reason, figures, "right" if is_right else "wrong")
 
 
-def _row(
-    liar: Liar,
-    tool: str,
-    verdict: str,
-    reason: str,
-    figures: str,
-    judged: str,
-    begun: float,
-) -> dict[str, object]:
-    return {
-        "liar": liar.name,
-        "deception": liar.deception,
-        "truth": liar.truth,
-        "tool": tool,
-        "verdict": verdict,
-        "reason": reason,
-        "figures": figures,
-        "judged": judged,
-        "seconds": time.perf_counter() - begun,
-    }
+def _row(verdict, reason, figures, judged):
+    told = {"verdict": verdict, "reason": reason}
+    return told | {"figures": figures, "judged": judged}
 
 
-def run_liars(liars: list[Liar] | None = None) -> list[dict[str, object]]:
-    """Put every liar to every tool, each in a fresh process; return a row for each.
-
-    A row has `liar`, `deception`, `truth`, `tool`, `verdict`, `reason`, `figures`,
-    `judged` (see `Liar.judge`) and `seconds`. Hanging and raising are verdicts.
-    """
-    asked = [liar for liar in liars or LIARS if liar.real]
-    return [_in_fresh_process(liar, tool) for liar in asked for tool in (KIT, *PEERS)]
-
-
-def _in_fresh_process(liar: Liar, tool: str) -> dict[str, object]:
-    """Ask there, so that what one tool lets leak does not reach the next."""
-    begun = time.perf_counter()
-    command = [sys.executable, __file__, liar.name, tool]
+def ask_afresh(liar, tool):
+    """Ask in a fresh process; hanging and dying are verdicts."""
+    command, said = (
+        [sys.executable, __file__, liar.name, tool],
+        {"capture_output": True},
+    )
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_PATIENCE, check=False
-        )
+        done = subprocess.run(command, text=True, timeout=_PATIENCE, **said)
     except subprocess.TimeoutExpired:
-        reason = f"no answer within {_PATIENCE:.0f} s"
-        return _row(liar, tool, "hangs", reason, "", "wrong", begun)
+        return _row("hangs", f"no answer within {_PATIENCE:.0f} s", "", "wrong")
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return _row(liar, tool, "dies", reason, "", "wrong", begun)
+        said = done.stderr.strip().splitlines() or ["no message"]
+        return _row("dies", said[-1], "", "wrong")
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def render(rows: list[dict[str, object]]) -> str:
-    """Return the rows as a Markdown table: a line per liar, a column per tool."""
-    tools = list(dict.fromkeys(row["tool"] for row in rows))
-    head = ["experiment", "how it deceives", "truth", *(_NAMES[t] for t in tools)]
-    lines = [_line(head), _line(["---"] * len(head))]
-    for name in dict.fromkeys(row["liar"] for row in rows):
-        own = {row["tool"]: row for row in rows if row["liar"] == name}
-        first = next(iter(own.values()))
-        cells = [name, first["deception"], first["truth"]]
-        lines.append(_line([*cells, *(_cell(own[t]) for t in tools if t in own)]))
-    right = [
-        sum(row["judged"] in ("right", "says why") for row in rows if row["tool"] == t)
-        for t in tools
-    ]
-    asked = [
-        sum(row["judged"] != "not asked" for row in rows if row["tool"] == t)
-        for t in tools
-    ]
-    counts = [f"{r} of {a}" for r, a in zip(right, asked, strict=True)]
-    lines.append(_line(["**right, or says why**", "", "", *counts]))
-    return "\n".join(lines)
+def render(answers):
+    """Return answers, by liar and tool, as a Markdown table with a line per liar."""
+    tools = list(next(iter(answers.values())))
+    head = ["experiment", "how it deceives", "truth"]
+    head += [_NAMES.get(tool, tool) for tool in tools]
+    lines = [head, ["---"] * len(head)]
+    for name, told in answers.items():
+        cells = [name, find(name).deception, find(name).truth]
+        lines.append([*cells, *(_cell(told[tool]) for tool in tools)])
+    counts = []
+    for tool in tools:
+        judged = [told[tool]["judged"] for told in answers.values()]
+        right = sum(word in ("right", "says why") for word in judged)
+        counts.append(f"{right} of {len(judged) - judged.count('not asked')}")
+    lines.append(["**right, or says why**", "", "", *counts])
+    escaped = [[" ".join(c.replace("|", "\\|").split()) for c in row] for row in lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in escaped)
 
 
-def _cell(row: dict[str, object]) -> str:
-    said = " ".join(str(row[key]) for key in ("verdict", "figures") if row[key])
-    mark = _MARKS[str(row["judged"])]
+def _cell(row):
+    said = " ".join(row[key] for key in ("verdict", "figures") if row[key])
+    mark = _MARKS.get(row["judged"], row["judged"])
     said = f"{mark}: {said}" if said else mark
     # Why a verdict is withheld is told where it happens; the mark says that it is.
     return f"{said} ({row['reason']})" if row["judged"] == "not asked" else said
 
 
-def _line(cells: list[object]) -> str:
-    escaped = (" ".join(str(cell).replace("|", "\\|").split()) for cell in cells)
-    return "| " + " | ".join(escaped) + " |"
-
-
-def main() -> None:
-    """Ask one tool about one liar, or all about all."""
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("ask", nargs="*", metavar="LIAR TOOL", help="one question only")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put it into a page")
-    arguments = parser.parse_args()
-    if not arguments.ask:
-        table = f"{_provenance()}\n\n{render(run_liars())}"
-        print(table)
-        if arguments.write:
-            results.write_page(arguments.write, table, BEGIN, END)
+    asked = parser.parse_args()
+    if asked.ask:
+        torch.set_num_threads(1)  # several wait for each other on a busy machine
+        name, tool = asked.ask
+        print(json.dumps(ask(find(name), tool)))
         return
-    torch.set_num_threads(1)  # several wait for each other where the machine is busy
-    name, tool = arguments.ask
-    liar = find(name)
-    print(json.dumps(ask_kit(liar) if tool == KIT else ask_peer(liar, tool)))
-
-
-def _provenance() -> str:
     machine, today = kit.this_machine(), datetime.date.today().isoformat()
-    return (
+    table = (
         f"Asked on {today} on {machine.name} ({machine.operating_system}, Python "
-        f"{machine.python}, torch {machine.torch})."
+        f"{machine.python}, torch {machine.torch}).\n\n"
     )
+    liars = [liar for liar in LIARS if liar.real]
+    tools = (KIT, *PEERS)
+    table += render(
+        {liar.name: {t: ask_afresh(liar, t) for t in tools} for liar in liars}
+    )
+    print(table)
+    if asked.write:
+        results.write_page(asked.write, table, BEGIN, END)
 
 
 if __name__ == "__main__":

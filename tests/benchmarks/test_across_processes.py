@@ -12,21 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for a run as a script
+from calibration import works
 from calibration.report import wilson_interval
+from calibration.works import repeat
 
 import kit
 
-UNITS = 20, 21
-SECONDS = 4.0
-SHARE = 0.93
-
-
-def repeat(unit, units):
-    """Yield after so many units of work."""
-    while True:
-        for _ in range(units):
-            unit()
-        yield 1
+UNITS, SECONDS, SHARE = (20, 21), 4.0, 0.93
+TRUTH = UNITS[0] / UNITS[1]
 
 
 def memory(*, units=20):
@@ -35,23 +30,11 @@ def memory(*, units=20):
     yield from repeat(lambda: a.add_(1), units)
 
 
-def products(*, units=20):
-    """Multiply matrices."""
-    a, b, out = torch.rand(160, 160), torch.rand(160, 160), torch.empty(160, 160)
-    yield from repeat(lambda: torch.mm(a, b, out=out), units)
-
-
 def convolutions(*, units=20):
     """Convolve a few small images."""
     layer, images = torch.nn.Conv2d(8, 8, 3), torch.rand(4, 8, 16, 16)
-    with torch.no_grad():
-        layer(images)
+    layer.requires_grad_(False)
     yield from repeat(lambda: layer(images), units)
-
-
-def python(*, units=20):
-    """Add numbers in plain Python."""
-    yield from repeat(lambda: sum(number % 7 for number in range(1000)), units)
 
 
 def small_operations(*, units=20):
@@ -60,59 +43,39 @@ def small_operations(*, units=20):
     yield from repeat(lambda: [a.add_(1) for _ in range(20)], units)
 
 
-WORKS = [memory, products, convolutions, python, small_operations]
+WORKS = {
+    work.__name__: work
+    for work in (memory, works.matmul, convolutions, works.python, small_operations)
+}
 
 
-def compare_once(work):
-    """Make one comparison, and print it as JSON: what the fresh process does."""
+def compare_once(name):
     torch.set_num_threads(1)
-    ratio = kit.compare(work, units=list(UNITS), seconds=SECONDS).ratio
-    print(json.dumps([ratio.value, ratio.low, ratio.high, ratio.verdict]))
+    ratio = kit.compare(WORKS[name], units=list(UNITS), seconds=SECONDS).ratio
+    print(json.dumps([ratio.value, ratio.low, ratio.high]))
 
 
-def compare_afresh(work, count):
-    """Return what so many fresh processes found."""
+def judge(name, count):
+    """Return in how many of so many fresh processes the interval held the truth."""
     found = []
     for _ in range(count):
-        command = [sys.executable, __file__, work.__name__]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found.append(json.loads(done.stdout.splitlines()[-1]))
-    return found
-
-
-def judge(work, count):
-    """Print and return how many intervals held the truth."""
-    truth, found = UNITS[0] / UNITS[1], compare_afresh(work, count)
-    held = sum(low <= truth <= high for _, low, high, _ in found)
+        said = subprocess.check_output([sys.executable, __file__, name], text=True)
+        found.append(json.loads(said.splitlines()[-1]))
+    held = sum(low <= TRUTH <= high for _, low, high in found)
     values = sorted(value for value, *_ in found)
-    widths = sorted((high / low - 1) / 2 for _, low, high, _ in found)
-    print(
-        f"{work.__name__}: {held} of {count} intervals hold {truth:.4f}; "
-        f"values {values[0]:.3f} to {values[-1]:.3f}, "
-        f"half-width {widths[count // 2]:.2%} (median)",
-        flush=True,
-    )
+    print(f"{name}: {held} of {count} hold {TRUTH:.4f}; values {values}", flush=True)
     return held
 
 
-@pytest.mark.parametrize("work", WORKS, ids=lambda work: work.__name__)
-def test_the_interval_holds_the_truth_in_fresh_processes(work):
-    count = 6
-    assert wilson_interval(judge(work, count), count)[1] >= SHARE
-
-
-def main(words):
-    """Judge every work by so many processes each, or make one comparison."""
-    if not words[0].isdecimal():
-        return compare_once(next(w for w in WORKS if w.__name__ == words[0]))
-    print(kit.this_machine(), flush=True)
-    count = int(words[0])
-    held = {work.__name__: judge(work, count) for work in WORKS}
-    low, high = wilson_interval(sum(held.values()), count * len(WORKS))
-    print(f"all: {sum(held.values())} of {count * len(WORKS)} [{low:.1%}, {high:.1%}]")
-    return None
+@pytest.mark.parametrize("name", WORKS)
+def test_the_interval_holds_the_truth_in_fresh_processes(name):
+    assert wilson_interval(judge(name, 6), 6)[1] >= SHARE
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    main(sys.argv[1:])
+    if sys.argv[1].isdecimal():
+        count = int(sys.argv[1])
+        held = sum(judge(name, count) for name in WORKS)
+        print(f"{kit.this_machine()}\nall: {held} of {count * len(WORKS)}")
+    else:
+        compare_once(sys.argv[1])

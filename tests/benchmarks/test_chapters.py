@@ -1,24 +1,18 @@
 """The quick test of each chapter: how long it takes, and how much memory at most.
 
-The time is what pytest says of the test: the kernel's own start and end are included.
-To start pytest itself takes some seconds more; `make test` does that once for all
-chapters, so it is not the chapter's.
+The time is what pytest says of the test, with the kernel's own start and end.
 """
 
+import contextlib
 import math
-import os
 import subprocess
 import sys
-import threading
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import psutil
 import pytest
-
-import kit
-from kit.data import glyphs, photos
-from kit.figures import format_bytes, text_table
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAPTERS = sorted((ROOT / "tutorials").glob("[0-9][0-9]_*.ipynb"))
@@ -28,52 +22,28 @@ MOST_SECONDS, MOST_BYTES = 25.0, 2.5e9
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
-@pytest.fixture(autouse=True, scope="module")
-def conditions():
-    print(f"\n{kit.this_machine()}\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KIT_SMOKE", "1")
-        photos(64), photos(), glyphs(), glyphs(train=False)  # drawn once, and kept
-
-
 def count_bytes(process):
     """Return the memory of a process and of all that it has started."""
     total = 0
     for each in [process, *process.children(recursive=True)]:
-        try:
+        with contextlib.suppress(psutil.Error):
             total += each.memory_full_info().pss
-        except psutil.Error:
-            continue
     return total
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_a_quick_test_is_quick_and_small(chapter, tmp_path):
-    report = tmp_path / "cells.xml"
-    test = f"{ROOT / 'tests' / 'test_chapters.py'}::{TEST}[{chapter.stem}]"
+    report, most = tmp_path / "cells.xml", 0
+    test = f"tests/test_chapters.py::{TEST}[{chapter.stem}]"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
     command += [f"--junitxml={report}", "-o", "junit_duration_report=total"]
-    ended, most = threading.Event(), [0]
-    running = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "KIT_SMOKE": "1"},
-        stdout=subprocess.DEVNULL,
-    )
-
-    def look():
-        while not ended.wait(SECONDS_BETWEEN_LOOKS):
-            most[0] = max(most[0], count_bytes(psutil.Process(running.pid)))
-
-    looker = threading.Thread(target=look)
-    looker.start()
-    failed = running.wait()
-    ended.set()
-    looker.join()
+    running = psutil.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    while running.poll() is None:
+        most = max(most, count_bytes(running))
+        time.sleep(SECONDS_BETWEEN_LOOKS)
     cells = ElementTree.parse(report).iter("testcase")
     seconds = math.fsum(float(cell.get("time")) for cell in cells)
-    rows = [(chapter.stem, f"{seconds:.1f} s", format_bytes(most[0]))]
-    print(text_table(["quick test", "its cells take", "memory at most"], rows))
-    assert not failed
+    print(f"\n{chapter.stem}: {seconds:.1f} s, {most / 1e9:.2f} GB")
+    assert running.returncode == 0
     assert seconds <= MOST_SECONDS
-    assert most[0] <= MOST_BYTES
+    assert most <= MOST_BYTES

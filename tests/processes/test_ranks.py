@@ -1,14 +1,12 @@
-"""`start_ranks`: processes that are called as one, seen from a reader's side."""
+"""Ranks from a reader's side: calls, measurements, failures. One pair for all tests."""
 
 import functools
-import multiprocessing
+import json
+import math
 import os
-import subprocess
-import sys
+import signal
 import threading
 import time
-import types
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import ipyparallel
@@ -18,29 +16,39 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers import OLDER_CHILDREN, children, refused, wait_until
+from jupyter_client.manager import start_new_kernel
+from rank_faults import CULPRITS, DISAGREEMENTS, ONE, define, footprint
+from rank_faults import wait_for_no_more_than as wait_for_traces
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import kit
-from kit.ranks import ranks as rooms
+from kit.experiment import ExperimentError, resolve
+from kit.measurement import measure_watched
+from kit.progress import Progress
+from kit.ranks import RankError
+from kit.ranks.call import explain_failure
+from kit.ranks.rank import Outcome
+
+TIMEOUT, LATE = 3, 0.6
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Two ranks for all tests of this file."""
-    with kit.start_ranks(2) as started:
+    """Two ranks that do not wait long for each other."""
+    with kit.start_ranks(2, timeout=TIMEOUT) as started:
         OLDER_CHILDREN.update(children())
         yield started
 
 
-def define(source, **names):
-    """Run a cell, as a notebook does; return what it defines."""
-    names |= {"__name__": "__main__"}
-    exec(compile(source, "<ipython-input-3-cell>", "exec"), names)
-    return names
-
-
-def tree():
-    """This process and all that belong to it."""
-    return [psutil.Process(), *psutil.Process().children(recursive=True)]
+@pytest.fixture
+def no_traces(ranks):
+    """After a failure nothing is left over, and the ranks can be used."""
+    ranks.run(dist.get_rank)
+    before = footprint()
+    yield
+    assert ranks.run(whereabouts) == [(0, 2), (1, 2)]
+    wait_for_traces(before)
 
 
 def whereabouts():
@@ -49,338 +57,407 @@ def whereabouts():
 
 def add_up(tensor):
     dist.all_reduce(tensor)
-    return tensor
+    return tensor.tolist()
 
 
-# What runs, and what comes back
+# Calls
 
 
-def test_every_rank_returns_in_order(ranks):
-    assert ranks.run(whereabouts) == [(0, 2), (1, 2)]
-    assert len(ranks) == 2
-
-
-def test_ranks_reduce_tensors(ranks):
-    first, second = ranks.run(add_up, torch.arange(3.0))
-    assert first.tolist() == second.tolist() == [0, 2, 4]
-
-
-def test_arguments_of_all_kinds_arrive(ranks):
-    def combine(a, *more, times=1):
-        return [a, more, times, outside.sum().item()]
-
+def test_arguments_arrive_and_every_rank_returns_in_order(ranks):
     outside = torch.ones(2, 3)
-    run = functools.partial(combine, "a", times=3)
-    assert ranks.run(run, 1, 2) == [["a", (1, 2), 3, 6.0]] * 2
-    assert ranks.run(combine, b"x" * 5_000_000)[1][0] == b"x" * 5_000_000
+
+    def combine(a, *more, times=1):
+        return a, more, times, outside.sum().item(), dist.get_rank()
+
+    told = ranks.run(functools.partial(combine, "a", times=3), 1, 2)
+    assert told == [("a", (1, 2), 3, 6.0, rank) for rank in range(2)]
+    assert ranks.run(add_up, torch.arange(3.0)) == [[0, 2, 4]] * 2
+    share = max(1, (kit.this_machine().cores or 1) // 2)
+    assert ranks.run(torch.get_num_threads) == [share, share]
+    assert repr(ranks).startswith(f"<ranks 0, 1 on cpu, {share} thread")
 
 
-def test_a_cells_function_brings_what_it_uses(ranks):
-    cell = define("""
+CELL = """
 import math
 scale = 10
 
-def halve(x):
-    return x / 2
-
 class Pair:
-    def __init__(self, value):
-        self.value = halve(value * scale)
+    value = scale
 
 def work(x):
-    return Pair(x), math.floor(halve(x))
-""")
-    for pair, half in ranks.run(cell["work"], 3):
-        assert (pair.value, half) == (15.0, 1)
-        assert isinstance(pair, cell["Pair"])
+    with torch.backends.cudnn.flags(enabled=True):
+        return Pair(), math.floor(x), rank, world_size, device.type, mine
+"""
 
 
-def test_names_that_a_cell_lacks_are_those_of_the_rank(ranks):
-    cell = define("""
-def where():
-    return rank, world_size, dist.get_rank(), torch.ones(1, device=device).item()
-
-def remember():
-    return mine
-""")
-    assert ranks.run(cell["where"]) == [(0, 2, 0, 1.0), (1, 2, 1, 1.0)]
+def test_a_cells_function_brings_what_it_uses_and_finds_what_the_rank_has(ranks):
+    names = {"__name__": "__main__", "torch": torch}
+    exec(compile(CELL, "<ipython-input-3-cell>", "exec"), names)
     ranks.run(lambda: IPython.get_ipython().user_ns.update(mine=7))
-    assert ranks.run(cell["remember"]) == [7, 7]
-    cell["mine"] = 8
-    assert ranks.run(cell["remember"]) == [8, 8]
+    for rank, (pair, *told) in enumerate(ranks.run(names["work"], 2.5)):
+        assert pair.value == 10 and isinstance(pair, names["Pair"])
+        assert told == [2, rank, 2, "cpu", 7]
 
 
 def test_what_cannot_be_sent_is_refused_by_name(ranks):
     lock = threading.Lock()
     refused(lambda: ranks.run(print, lock), "print()", "'_thread.lock'", "open files")
-    with pytest.raises(kit.ranks.RankError, match="failed on ranks 0, 1"):
-        ranks.run(multiprocessing.Lock)
-    assert ranks.run(whereabouts) == [(0, 2), (1, 2)]
+    with pytest.raises(RankError, match="failed on ranks 0, 1"):
+        ranks.run(threading.Lock)  # cannot be sent back
 
 
-def test_each_has_its_share_of_the_cores(ranks):
-    share = max(1, (kit.this_machine().cores or 1) // 2)
-    assert ranks.run(torch.get_num_threads) == [share, share]
-    seen = define("import os\ndef look():\n    return os.environ['OMP_NUM_THREADS']")
-    assert ranks.run(seen["look"]) == [str(share)] * 2
-
-
-# What is printed
-
-
-def test_lines_come_with_the_ranks_number_in_order(ranks, capsys):
-    def count(upto):
-        for number in range(upto):
-            print("line", number)
-        print("to stderr", file=sys.stderr)
-        print("not ended", end="")
-
-    ranks.run(count, 50)
-    said = capsys.readouterr()
-    for rank in range(2):
-        lines = [line for line in said.out.splitlines() if line.startswith(f"[{rank}]")]
-        expected = [f"[{rank}] line {number}" for number in range(50)]
-        assert lines == [*expected, f"[{rank}] not ended"]
-    assert sorted(said.err.splitlines()) == ["[0] to stderr", "[1] to stderr"]
-
-
-def test_lines_come_while_it_runs(ranks, capsys, tmp_path):
+def test_lines_come_while_it_runs_in_order_and_with_their_rank(ranks, capsys, tmp_path):
     def work(go):
-        print("begun")
+        for number in range(50):
+            print("line", number)
         while not go.exists():
             time.sleep(0.01)
-        print("ended")
+        print("not ended", end="")
 
     go, early = tmp_path / "go", ""
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(ranks.run, work, go)
-        while early.count("begun") < 2 and not running.done():
+        while early.count("line 49") < 2 and not running.done():
             time.sleep(0.01)
             early += capsys.readouterr().out
         go.touch()
         running.result()
-    assert sorted(early.splitlines()) == ["[0] begun", "[1] begun"]
-    assert sorted(capsys.readouterr().out.splitlines()) == ["[0] ended", "[1] ended"]
+    for rank in range(2):
+        lines = [line for line in early.splitlines() if line.startswith(f"[{rank}]")]
+        assert lines == [f"[{rank}] line {number}" for number in range(50)]
+    last = capsys.readouterr().out.splitlines()
+    assert sorted(last) == ["[0] not ended", "[1] not ended"]
 
 
-def test_modules_that_are_objects_of_their_own_can_be_used(ranks):
-    def work():
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            return torch.backends.cudnn.allow_tf32
-
-    assert ranks.run(define_here(work)) == [False, False]
+WORLDS = [(slice(1), [(0, 1)]), (-2, [(0, 1)]), (slice(2), [(0, 2), (1, 2)])]
 
 
-def define_here(function):
-    """Make a function one of a cell, which is sent with what it uses."""
-    function.__module__ = "__main__"
-    return function
-
-
-# Views
-
-
-@pytest.mark.parametrize(
-    ("which", "worlds"),
-    [
-        (slice(None, 1), [(0, 1)]),
-        (slice(1, None), [(0, 1)]),
-        (1, [(0, 1)]),
-        (-2, [(0, 1)]),
-        (slice(None), [(0, 2), (1, 2)]),
-        (slice(None, None, -1), [(0, 2), (1, 2)]),
-    ],
-)
+@pytest.mark.parametrize(("which", "worlds"), WORLDS)
 def test_a_view_is_the_whole_world_of_what_runs_on_it(ranks, which, worlds):
-    view = ranks[which]
-    assert len(view) == len(worlds)
-    assert view.run(whereabouts) == worlds
-    reduced = view.run(add_up, torch.ones(1))
-    assert [tensor.item() for tensor in reduced] == [float(len(view))] * len(view)
-
-
-def test_a_view_of_a_view_and_what_is_no_view(ranks):
-    assert ranks[1:][0].run(os.getpid) == ranks.run(os.getpid)[1:]
-    with pytest.raises(IndexError):
-        ranks[2]
+    with ranks[which] as view:
+        assert view.run(whereabouts) == worlds
+        assert view.run(add_up, torch.ones(1)) == [[len(worlds)]] * len(worlds)
+    assert ranks.run(whereabouts) == [(0, 2), (1, 2)], "closing a view ends nothing"
     refused(lambda: ranks[2:], "ranks[2:None] is empty: there are 2", "ranks[:1]")
 
 
-def test_closing_a_view_ends_nothing(ranks):
-    with ranks[:1] as view:
-        assert view.run(whereabouts) == [(0, 1)]
+STOPPED = ipyparallel.Cluster(n=1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        *(
+            ({"n": n}, [f"n={n!r}", "start_ranks(2)"])
+            for n in (0, 2.0, True, "2", 10**6)
+        ),
+        *(({"timeout": t}, ["timeout=", "seconds"]) for t in (0, "20", math.nan, None)),
+        *(({"cluster": c}, ["cluster=", "start_cluster_sync"]) for c in ("a", STOPPED)),
+    ],
+)
+def test_what_cannot_be_started_is_refused(asked, words):
+    refused(lambda: kit.start_ranks(**{"n": 1} | asked), *words)
+
+
+# Experiments
+
+
+def reduce(*, size=1000):
+    """Add up over all ranks."""
+    numbers = torch.ones(size)
+    while True:
+        dist.all_reduce(numbers)
+        numbers /= dist.get_world_size()
+        yield 8, {"sum": numbers.sum(), "rank": dist.get_rank()}
+
+
+def test_items_are_summed_and_a_block_lasts_as_long_as_its_slowest_rank(ranks):
+    trial = kit.measure(reduce, on=ranks, seconds=0.3)
+    assert trial.knobs == {"ranks": 2, "size": 1000}
+    assert [n / 16 for n in trial.block_items] == [b.steps for b in trial.blocks]
+    assert (set(trial.metrics["sum"]), set(trial.metrics["rank"])) == ({1000.0}, {0.0})
+    for block in trial.blocks:
+        # A block may be several stretches, of which the slowest rank's counts.
+        assert len(block.rank_seconds) == 2 and block.seconds == block.wall_seconds
+        assert max(block.rank_seconds) <= block.seconds <= sum(block.rank_seconds)
+        assert block.seconds >= 0.1
+    assert any("On ranks 0, 1: cpu" in note for note in trial.notes)
+
+
+def be_late(rank):
+    time.sleep(LATE)
+
+
+def test_who_starts_later_is_not_waited_for_within_a_block(ranks):
+    def train():
+        while True:
+            dist.barrier()
+            time.sleep(0.01)
+            yield 1
+
+    variant = ranks.prepare(resolve(train), {})
+    with variant.lead(0, Progress("testing")) as life:
+        life.open()
+        life.time(1)
+        # No door keeps one rank busy between two blocks.
+        busy = ranks._engines.send(1, be_late)
+        block = life.time(5)
+        busy.get(timeout=5)
+    assert block.steps == 5 and 0.05 <= block.seconds < LATE
+
+
+def test_whole_runs_have_equal_seeds_and_leave_what_the_reader_had(ranks, capsys):
+    model = nn.Linear(1, 1)
+
+    def train():
+        print("set-up")
+        for _ in range(3):
+            with torch.no_grad():
+                model.weight += 1
+            yield 1, {"weight": model.weight.detach(), "number": torch.rand(())}
+
+    before, start = ranks.run(torch.get_rng_state), model.weight.item()
+    trial = kit.measure(train, on=ranks, seconds=None, repeats=2)
+    alone = kit.measure(train, on=ranks[1:], seconds=None, repeats=2)
+    assert [block.steps for block in trial.blocks] == [2, 2]
+    assert trial.metrics["weight"] == pytest.approx([start + 2, start + 3] * 2)
+    assert trial.metrics["number"] == alone.metrics["number"]
+    assert len({*trial.metrics["number"]}) == 4, "each run draws numbers of its own"
+    after = ranks.run(torch.get_rng_state)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    told = capsys.readouterr().out.splitlines()
+    assert sorted(told) == ["[0] set-up", "[1] set-up", "[1] set-up"], "first starts"
+
+
+def train_in_parallel(*, width=512, batch_size=8):
+    """Train with DDP, where gradients are much and computing is little."""
+    layers = [nn.Linear(width, width) for _ in range(6)]
+    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while True:
+        loss = model(torch.randn(batch_size, width)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield batch_size
+
+
+def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, smoke, tmp_path):
+    figure = kit.timeline(train_in_parallel, on=ranks, steps=2)
+    for rank in range(2):
+        both = f"rank {rank}: main thread and rank {rank}: exchange are busy at once"
+        assert both in figure.alt
+    events = json.loads(figure.save_trace(tmp_path / "trace.json").read_bytes())
+    exchanged = [e for e in events["traceEvents"] if e.get("name") == "gloo:all_reduce"]
+    assert {event["pid"] for event in exchanged} == {*ranks.run(os.getpid)}
+
+
+@pytest.mark.nightly
+def test_a_diagnosis_on_ranks_finds_that_the_exchange_takes_the_time(ranks):
+    found = kit.diagnose(train_in_parallel, on=ranks, seconds=10.0)
+    assert found.verdict == "communication", found
+    verified = found.verify(train_in_parallel, seconds=2.0)
+    assert verified.trials[0].knobs["ranks"] == found.profile.processes == 2
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_stop_acts_between_steps_and_a_second_one_ends_a_step_that_hangs(ranks, hangs):
+    def train():
+        while True:
+            yield 1
+            dist.barrier()
+            time.sleep(3600 if hangs else 0.01)
+
+    def stop():
+        progress.stop()
+        progress.abandoned = hangs  # as a panel says where it is asked again
+
+    pids, variant = ranks.run(os.getpid), ranks.prepare(resolve(train), {})
+    with Progress("testing") as progress:
+        threading.Timer(1.0, stop).start()
+        assert measure_watched(variant, progress, 60.0, 1).outcome == "stopped"
+    assert hangs or ranks.run(os.getpid) == pids
     assert ranks.run(whereabouts) == [(0, 2), (1, 2)]
 
 
-def test_groups_that_code_has_destroyed_are_made_anew(ranks):
-    ranks.run(dist.destroy_process_group)
-    with pytest.raises(kit.ranks.RankError, match="has not been initialized"):
-        ranks.run(whereabouts)
-    assert ranks.run(whereabouts) == [(0, 2), (1, 2)]
+# Failures
 
 
-# How they look
+def train(*, silent=None, fewer=0, waits=False, items=1):
+    """Train for nine steps, on rank 1 for fewer."""
+    if dist.get_rank() == silent:
+        return
+    for _ in range(9 - fewer * dist.get_rank()):
+        if waits:
+            dist.barrier()
+        yield items
 
 
-def test_a_table_says_what_they_are(ranks):
+ENDED = "rank 1 ended after 4 steps"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"silent": 0}, ["rank 0 ended before", "`yield`", "let it yield 0"]),
+        ({"fewer": 4}, [ENDED, "rank 0 ended after 8", "equal steps"]),
+        ({"fewer": 4, "waits": True}, [ENDED, "rank 0 did not", "dist.barrier()"]),
+        ({"items": 0}, ["handled no items on any rank"]),
+    ],
+)
+def test_ranks_that_do_not_make_equal_steps_are_named(ranks, no_traces, knobs, words):
+    with pytest.raises(ExperimentError) as caught:
+        kit.measure(train, on=ranks, seconds=None, **knobs)
+    assert not [word for word in words if word not in str(caught.value)], caught.value
+
+
+def some(faults, *always):
+    """Return faults, of which only some are always tried; the others at night."""
+    nightly = pytest.mark.nightly
+    return [pytest.param(f, marks=[nightly] * (f not in always)) for f in faults]
+
+
+@pytest.mark.parametrize("fault", some(CULPRITS, "raises", "killed"))
+def test_the_culprit_is_named_with_its_line_and_not_the_victim(ranks, no_traces, fault):
+    action, restarts, is_known = CULPRITS[fault]
+    before = ranks.run(os.getpid)
+    with pytest.raises(RankError) as caught:
+        ranks.run(define(ONE.format(action)))
+    first, *lines = str(caught.value).splitlines()
+    assert first.startswith("work() failed on rank 1: ") and caught.value.ranks == (1,)
+    if is_known:
+        assert lines.pop(0) == f"  <ipython-input-3-cell>, line 4, in work: {action}"
+    victim, usable = lines
+    assert victim.startswith("  rank 0: ") and victim.endswith(
+        "in work: dist.barrier()"
+    )
+    assert "can be used again" in usable and ("all start anew" in usable) == restarts
+    assert (ranks.run(os.getpid) == before) == (not restarts)
+
+
+@pytest.mark.parametrize("fault", some(DISAGREEMENTS, "hangs"))
+def test_ranks_that_do_not_agree_are_told_where_each_waits(ranks, no_traces, fault):
+    body, places = DISAGREEMENTS[fault]
+    with pytest.raises(RankError) as caught:
+        ranks.run(define(body))
+    first, *said = str(caught.value).splitlines()
+    assert "the ranks do not agree" in first and caught.value.ranks == ()
+    assert ("shapes" if fault == "other shapes" else f"waited {TIMEOUT} s") in first
+    for rank, line in enumerate(places):
+        where = f"line {line}, in work" if line else "had returned"
+        assert any(where in told and str(rank) in told.split(":")[0] for told in said)
+    assert "the same collective calls" in str(caught.value)
+
+
+def raised(error, **more):
+    return Outcome("raised", error=error, **more)
+
+
+VICTIM = raised("RuntimeError: /gloo/: Connection closed", victim=True)
+TIMED_OUT = raised("RuntimeError: wait timeout after 3000ms", victim=True)
+ABORTED = Outcome("died", error="ended by SIGABRT", victim=True)
+LEFT = Outcome("died", error="its process ended itself, with exit code 12")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "culprits", "words"),
+    [
+        ([VICTIM, raised("KeyError: 'x'")], (1,), ["failed on rank 1: KeyError"]),
+        ([raised("KeyError")] * 2, (0, 1), ["failed on ranks 0, 1: KeyError"]),
+        ([raised("KeyError"), raised("OSError")], (0, 1), ["rank 0: KeyE", "1: OSE"]),
+        ([VICTIM, LEFT], (1,), ["failed on rank 1: ", "with exit code 12"]),
+        ([VICTIM, VICTIM], (0, 1), ["failed on ranks 0, 1: RuntimeError"]),
+        ([TIMED_OUT, Outcome("stopped")], (), ["do not agree", "waited 7 s"]),
+        (
+            [TIMED_OUT, Outcome("returned")],
+            (),
+            ["do not agree", "rank 1: had returned"],
+        ),
+        ([VICTIM, ABORTED], (), ["do not agree", "ended rank 1", "shapes differ"]),
+        ([raised("E" * 5000), VICTIM], (0,), ["failed on rank 0: EEE", "…"]),
+    ],
+)
+def test_who_is_to_blame_follows_from_how_the_call_ended(outcomes, culprits, words):
+    error = explain_failure("work()", dict(enumerate(outcomes)), 7, "They can be used.")
+    said = str(error)
+    assert error.ranks == culprits and "They can be used." in said
+    assert not [word for word in words if word not in said], said
+    assert 2 <= len(said.splitlines()) <= 6 and len(said) < 1000
+
+
+def test_an_interrupt_tells_where_each_rank_was_and_leaves_them_usable(
+    ranks, no_traces
+):
     pids = ranks.run(os.getpid)
-    share = max(1, (kit.this_machine().cores or 1) // 2)
-    threads = f"{share} thread" + "s" * (share > 1)
-    device = "cuda:0, cuda:1" if torch.cuda.device_count() > 1 else "cpu"
-    assert repr(ranks) == f"<ranks 0, 1 on {device}, {threads} each>"
-    assert repr(ranks[1]).startswith("<rank 1 on c")
-    html = ranks._repr_html_()
-    assert all(f">{text}</td>" in html for text in ("0", "1", share, *pids))
-    assert ">2 ranks</div>" in html and ">1 rank</div>" in ranks[0]._repr_html_()
-    assert str(pids[0]) not in ranks[1]._repr_html_()
-
-
-# What is refused
-
-
-@pytest.mark.parametrize("n", [0, -1, 2.0, True, "2", None])
-def test_what_is_no_number_of_ranks_is_refused(n):
-    refused(lambda: kit.start_ranks(n), f"n={n!r}", "start_ranks(2)")
-
-
-@pytest.mark.parametrize("timeout", [0, -1, "20", float("nan"), float("inf"), None])
-def test_what_is_no_time_to_wait_is_refused(timeout):
-    refused(lambda: kit.start_ranks(1, timeout=timeout), "timeout=", "seconds")
-
-
-def test_too_many_are_refused_with_the_reason(monkeypatch):
-    monkeypatch.setattr(rooms, "find_cores", lambda root: (2, "said so"))
-    refused(lambda: kit.start_ranks(64), "n=64", "2 cores", "1 to 8")
-
-
-def test_those_that_share_cores_are_warned_of(monkeypatch):
-    class StartedError(Exception):
-        pass
-
-    def start(*arguments):
-        raise StartedError
-
-    monkeypatch.setattr(rooms, "find_cores", lambda root: (2, "said so"))
-    monkeypatch.setattr(rooms, "Engines", start)
-    monkeypatch.setattr(rooms, "_engines", None)
-    with (
-        pytest.warns(UserWarning, match="4 ranks share 2 cores") as caught,
-        pytest.raises(StartedError),
-    ):
-        kit.start_ranks(4)
-    assert caught[0].filename == __file__
-    elsewhere = types.SimpleNamespace(controller="runs")
-    for n, cluster in ((2, None), (16, elsewhere)):
-        with warnings.catch_warnings(), pytest.raises(StartedError):
-            warnings.simplefilter("error")
-            kit.start_ranks(n, cluster=cluster)
-
-
-@pytest.mark.parametrize("cluster", ["slurm", ipyparallel.Cluster(n=1)])
-def test_what_is_no_cluster_that_runs_is_refused(cluster):
-    words = "no ipyparallel Cluster that runs", "start_cluster_sync"
-    refused(lambda: kit.start_ranks(1, cluster=cluster), "cluster=", *words)
-
-
-# What a call takes
-
-
-COUNT = """
-import os, sys
-import kit, kit.ranks
-
-seen = set()
-
-def look(frame, event, argument):
-    code = frame.f_code
-    if event == "call" and os.path.dirname(kit.__file__) in code.co_filename:
-        seen.add((code.co_filename, code.co_qualname))
-
-with kit.start_ranks(1) as ranks:
-    ranks.run(os.getpid)
-    sys.setprofile(look)
-    ranks.run(os.getpid)
-    sys.setprofile(None)
-print(*seen, sep="\\n")
-"""
-
-
-def test_a_call_goes_through_few_functions_of_the_kit():
-    said = subprocess.check_output([sys.executable, "-c", COUNT], text=True)
-    calls = [line for line in said.splitlines() if line.startswith("(")]
-    functions = [line for line in calls if "comp>" not in line and "expr>" not in line]
-    print(said)
-    assert 5 < len(functions) <= MOST_FUNCTIONS
-
-
-MOST_FUNCTIONS = 15
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ranks.run(define("while True: dist.barrier()"))
+    first, second, third = str(caught.value).splitlines()
+    assert "work() was interrupted" in first and "can be used again" in third
+    assert second.startswith("  ranks 0, 1: ") and "in work: while True" in second
+    assert ranks.run(os.getpid) == pids
 
 
 # Who can reach them, and when they end
 
 
 def test_only_this_machine_can_reach_them(ranks):
-    listening = [
-        (connection.laddr.ip, process.cmdline())
-        for process in tree()
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
-    assert [place for place in listening if place[0] != "127.0.0.1"] == []
-    assert len(listening) > 10
+    tree = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    found = [each for process in tree for each in process.net_connections("inet")]
+    listening = [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN]
+    assert len(listening) > 10 and {*listening} == {"127.0.0.1"}
 
 
-SCRIPT = """
-import os, sys
-import kit
+FAILING = """\
+def work():
+    if dist.get_rank() == 1: 1 / 0
+    dist.barrier()
 
-ranks = kit.start_ranks(1)
-print(ranks.run(os.getpid)[0], ranks._engines._folder, flush=True)
-sys.stdin.read()
-"""
+ranks.run(work)"""
 
 
-def test_they_end_with_a_script_that_does_not_close_them(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, tmp_path / "script.py"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as script:
-        pid, folder = script.stdout.readline().split()
-        family = psutil.Process(script.pid).children(recursive=True)
-        assert int(pid) in [member.pid for member in family] and os.path.isdir(folder)
-        script.stdin.close()
-        assert script.wait(20) == 0
-    _, left = psutil.wait_procs(family, timeout=10)
+def test_in_a_notebook_cells_are_named_and_ranks_end_with_a_kernel_that_is_killed(
+    tmp_path,
+):
+    _, client = start_new_kernel(cwd=str(tmp_path))
+
+    def run(code):
+        """Run a cell; return its number, and all that it shows."""
+        shown = []
+
+        def note(message):
+            content = message["content"]
+            shown.append(content.get("text", "") + content.get("evalue", ""))
+
+        done = client.execute_interactive(code, output_hook=note, timeout=60)
+        return done["content"]["execution_count"], "".join(shown)
+
+    run("import os, time, kit\nimport torch.distributed as dist")
+    run("ranks = kit.start_ranks(2)")
+    made, _ = run("%%px\nmine = 10 * rank + world_size")
+    assert run("print(ranks.run(lambda: mine))")[1] == "[2, 12]\n"
+    number, said = run(FAILING)
+    assert "failed on rank 1: ZeroDivisionError" in said
+    assert f"Cell In[{number}], line 2, in work: if dist.get_rank" in said
+    assert f"rank 0: Cell In[{number}], line 3, in work: dist.barrier()" in said
+    _, said = run("ranks.run(lambda: dist.get_rank() and os._exit(1))")
+    assert "all start anew, empty" in said and f"In[{made}]" in said
+    assert run("print(ranks.run(dist.get_rank))")[1].endswith("[0, 1]\n")
+    kernel = psutil.Process(int(run("print(os.getpid())")[1]))
+    family = kernel.children(recursive=True)
+    client.execute("ranks.run(lambda: sum(range(10**12)))")  # it is stuck
+    threading.Event().wait(1.0)
+    kernel.kill()
+    _, left = psutil.wait_procs(family, timeout=20)
     assert not left
-    wait_until(lambda: not os.path.exists(folder))
+    client.stop_channels()
 
 
-def test_on_a_readers_cluster_they_leave_the_engines_alone(tmp_path):
-    cluster = ipyparallel.Cluster(n=1, profile_dir=str(tmp_path), log_level=50)
-    client = cluster.start_and_connect_sync()
-    OLDER_CHILDREN.update(children())
-    try:
-        with kit.start_ranks(1, cluster=cluster) as ranks:
-            (pid,) = ranks.run(os.getpid)
-            assert ranks.run(whereabouts) == [(0, 1)]
-        refused(lambda: ranks.run(whereabouts), "closed")
-        assert client[0].apply_sync(os.getpid) == pid
-        assert not client[0].apply_sync(dist.is_initialized)
-    finally:
-        client.close()
-        cluster.stop_cluster_sync()
-
-
-def test_a_second_start_closes_the_first_in_smoke_too(ranks, monkeypatch):
-    monkeypatch.setenv("KIT_SMOKE", "1")
-    folder = ranks._engines._folder
-    ours = {fact["process"] for fact in ranks._engines.facts.values()}
+def test_a_second_start_closes_the_first_and_close_leaves_nothing(ranks):
+    ours = ranks.run(os.getpid)
     with kit.start_ranks(1) as others:
+        ours += others.run(os.getpid)
         OLDER_CHILDREN.update(children())
-        assert others.run(whereabouts) == [(0, 1)]
-        ours |= {*others.run(os.getpid)}
-        message = refused(lambda: ranks.run(whereabouts), "closed", "kit.start_ranks")
-        assert "start_ranks() was called again" in message
-    assert not os.path.exists(folder)
+        refused(lambda: ranks.run(whereabouts), "called again", "kit.start_ranks")
+    refused(lambda: others.run(whereabouts), "close() was called")
     wait_until(lambda: not any(map(psutil.pid_exists, ours)))
-    ranks.close()  # once more does no harm

@@ -1,13 +1,38 @@
-"""What scripts write for readers: tables in Markdown pages, and stored notebooks."""
+"""Markdown pages and notebooks: what scripts write for readers, links, the glossary."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import nbformat
 import slices
+
+ROOT = Path(__file__).resolve().parents[2]
+GLOSSARY = ROOT / "tutorials" / "GLOSSARY.md"
+#: Code and formulas, which are no prose.
+CODE = re.compile(
+    r"^(?P<fence>```|~~~).*?^(?P=fence)|``.+?``|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+\$",
+    re.M | re.S,
+)
+FENCED = re.compile(r"^(```|~~~).*?^\1", flags=re.M | re.S)
+#: Links of all kinds, and what they may lead to.
+LINK = r"\[[^\]]*\]\(\s*<?(?P<goal>[^)>\s]*)>?[^)]*\)"
+LINKS = (
+    re.compile(LINK),
+    re.compile(r"<(?:a|img)\b[^>]*?\b(?:href|src)\s*=\s*[\"']([^\"']*)[\"']", re.I),
+    re.compile(r"^\[[^\]]+\]:\s*<?(\S+?)>?\s*$", re.M),
+)
+ANCHOR = re.compile(r"<[^>]*?\b(?:id|name)\s*=\s*[\"']([^\"']+)[\"']", re.I)
+#: An entry of the glossary.
+ENTRY = re.compile(
+    r"(?:<a id=\"(?P<id>[^\"]+)\"></a>\n\n)?^### (?P<heading>.+)\n"
+    r"(?:<!-- forms: (?P<forms>.+) -->\n)?\n(?P<text>(?:(?!^### |^<a id).*\n?)*)",
+    re.M,
+)
 
 
 class PageError(Exception):
@@ -73,3 +98,85 @@ def is_static(output: Any) -> bool:
     is_page = "<script" in "".join(data.get("text/html", ""))
     is_progress = output.get("metadata", {}).get("kit") == "progress"
     return not (is_widget or is_page or is_progress)
+
+
+# Links
+
+
+def read_markdown(path: Path) -> str:
+    """Return the Markdown of a document or a notebook."""
+    if path.suffix == ".md":
+        return path.read_text("utf-8")
+    found = nbformat.read(path, as_version=4).cells
+    return "\n\n".join(cell.source for cell in found if cell.cell_type == "markdown")
+
+
+def find_anchors(path: Path) -> set[str]:
+    """Return a page's anchors: JupyterLab's for a notebook, GitHub's for a document.
+
+    JupyterLab keeps a heading's letters and joins them with dashes; GitHub also makes
+    them small and drops punctuation.
+    """
+    text = read_markdown(path)
+    found = set(ANCHOR.findall(CODE.sub("", text)))
+    for heading in re.findall(r"^#{1,6} +(.+?) *#*$", FENCED.sub("", text), re.M):
+        plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading)
+        if path.suffix == ".md":
+            plain = re.sub(r"[^\w\- ]", "", plain.lower())
+        found.add(plain.replace(" ", "-"))
+    return found
+
+
+def find_broken_links(path: Path, root: Path = ROOT) -> Iterator[str]:
+    """Yield the links of a document or a notebook that lead nowhere."""
+    text = CODE.sub("", read_markdown(path))
+    for link in (link for pattern in LINKS for link in pattern.findall(text)):
+        name, _, anchor = map(unquote, link.partition("#"))
+        goal = (path.parent / name).resolve() if name else path
+        if re.match(r"[a-z][a-z+.-]*:", link, re.I):
+            is_broken = link.startswith(("file:", "http://localhost", "http://127."))
+        elif (
+            not link
+            or name.startswith("/")
+            or not goal.is_relative_to(root)
+            or not goal.exists()
+        ):
+            is_broken = True
+        else:
+            is_page = anchor and goal.suffix in (".ipynb", ".md")
+            is_broken = bool(is_page) and anchor not in find_anchors(goal)
+        if is_broken:
+            yield link
+
+
+# The glossary
+
+
+def read_entries(page: str) -> dict[str, tuple[list[str], str]]:
+    """Return a glossary's entries: anchor → (the words that count as its use, text)."""
+    found = {}
+    for entry in ENTRY.finditer(page):
+        forms = (entry["forms"] or entry["heading"]).split(", ")
+        found[entry["id"] or entry["heading"].replace(" ", "-")] = forms, entry["text"]
+    return found
+
+
+def find_uses(text: str, page: str) -> Iterator[tuple[str, bool]]:
+    """Yield the anchor of each use of a glossary's term, and whether it is a link.
+
+    The longest form counts. Headings, code, formulas and other links are no uses.
+    """
+    anchors = {
+        form.lower(): anchor
+        for anchor, (forms, _) in read_entries(page).items()
+        for form in forms
+    }
+    longest = sorted(map(re.escape, anchors), key=len, reverse=True)
+    form = rf"(?<![\w-])(?P<form>{'|'.join(longest)})(?![\w-])".replace(r"\ ", r"\s+")
+    text = re.sub(r"^#+ .*|<[^>]+>", " ", CODE.sub(" ", text), flags=re.M)
+    for found in re.finditer(f"{LINK}|{form}", text, re.I):
+        name, _, anchor = (found["goal"] or "").partition("#")
+        if found["form"]:
+            yield anchors[" ".join(found["form"].lower().split())], False
+        elif name == GLOSSARY.name:
+            yield anchor, True

@@ -4,8 +4,6 @@ Started by `running` as `python -m calibration.measuring`, told what to do by on
 of JSON. The neighbour is outside, where other people's processes are.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -13,7 +11,6 @@ import random
 import statistics
 import sys
 import time
-from typing import Any
 
 import torch
 from torch.utils.benchmark import Timer
@@ -22,17 +19,15 @@ import kit
 from kit import clock
 from kit.trial import JOURNAL
 
-from .allocations import ALLOCATIONS, BYTES
 from .peers import PEERS
 from .schedule import KIT, Job
-from .works import WORKS
+from .works import ALLOCATIONS, BYTES, WORKS
 
 #: How often the kit and PyTorch's timer take turns on one piece of work.
 _TURNS = 6
 
 
-def do(job: Job) -> dict[str, Any]:
-    """Make one comparison; return what it found."""
+def do(job):
     torch.set_num_threads(job.threads)
     if job.kind == "agreement":
         return _agree(job)
@@ -44,21 +39,15 @@ def do(job: Job) -> dict[str, Any]:
     if job.method != KIT:
         starts = [functools.partial(work, units=units) for units in job.units]
         outcome = PEERS[job.method](*starts, job.seconds)
-        ratio, low, high, verdict = outcome
-        return {"value": ratio, "low": low, "high": high, "verdict": verdict}
+        return dict(zip(("value", "low", "high", "verdict"), outcome, strict=True))
     comparison = kit.compare(work, units=list(job.units), seconds=job.seconds)
     ratio = comparison.ratio
-    return {
-        "value": ratio.value,
-        "low": ratio.low,
-        "high": ratio.high,
-        "verdict": ratio.verdict,
-        "reason": ratio.reason,
-        "setups": len(comparison.baseline.setup_seconds),
-    }
+    told = {name: getattr(ratio, name) for name in ("value", "low", "high", "verdict")}
+    setups = len(comparison.baseline.setup_seconds)
+    return {**told, "reason": ratio.reason, "setups": setups}
 
 
-def _agree(job: Job) -> dict[str, Any]:
+def _agree(job):
     """Measure items per second with the kit and with PyTorch's timer, by turns.
 
     Both drive one and the same generator: two of the same code differ by some per cent,
@@ -75,13 +64,13 @@ def _agree(job: Job) -> dict[str, Any]:
         while True:
             yield next(generator)
 
-    def ours() -> float:
+    def ours():
         return kit.measure(again, seconds=seconds).items_per_second
 
-    def theirs() -> float:
+    def theirs():
         return 1 / timer.blocked_autorange(min_run_time=seconds).mean
 
-    rates: dict[str, list[float]] = {"ours": [], "theirs": []}
+    rates = {"ours": [], "theirs": []}
     for _ in range(_TURNS):
         for tool in random.sample([ours, theirs], 2):
             rates[tool.__name__].append(tool())
@@ -89,7 +78,7 @@ def _agree(job: Job) -> dict[str, Any]:
     return {"value": middle["ours"] / middle["theirs"], **middle}
 
 
-def record(job: Job) -> dict[str, Any]:
+def record(job):
     """Make one comparison; return its line, with the error if there was one."""
     usual, begun = clock.CLOCK, time.perf_counter()
     if not job.uses_delay:
@@ -101,25 +90,11 @@ def record(job: Job) -> dict[str, Any]:
     finally:
         clock.CLOCK = usual
         JOURNAL.clear()
-    return {
-        "name": job.name,
-        "kind": job.kind,
-        "method": job.method,
-        "condition": job.condition,
-        "work": job.work,
-        "threads": job.threads,
-        "uses_delay": job.uses_delay,
-        "units": job.units,
-        "truth": job.truth,
-        "seconds": job.seconds,
-        "wall_seconds": time.perf_counter() - begun,
-        "at": time.time(),
-        **found,
-    }
+    spent = {"wall_seconds": time.perf_counter() - begun, "at": time.time()}
+    return {**job.to_row(), **spent, **found}
 
 
-def main() -> None:
-    """Read one line of JSON: where to write, until when, and which jobs to do."""
+def main():
     order = json.loads(sys.stdin.readline())
     parent = os.getppid()
     for fields in order["jobs"]:

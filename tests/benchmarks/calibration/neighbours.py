@@ -5,13 +5,10 @@ what one's own children use counts as one's own cost. It ends with the `with` bl
 also when the process that started it dies, for then the pipe that it reads is closed.
 """
 
-from __future__ import annotations
-
 import contextlib
+import functools
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 
 # Forks and leaves, so that the system adopts the neighbour. Its second thread waits for
 # the end of the pipe; its standard output says "ready", and by closing, that it ended.
@@ -23,7 +20,8 @@ if os.fork():
 os.setsid()
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
 print("ready", flush=True)
-longest = float(sys.argv[1])
+longest, before = map(float, sys.argv[1:])
+time.sleep(before)
 while True:
     end = time.monotonic() + (random.uniform(0, longest) if longest else 1.0)
     while time.monotonic() < end:
@@ -33,15 +31,13 @@ while True:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Start no neighbour."""
-    yield
+def neighbour(longest_pause, before=0.0):
+    """Start a process that is busy, then rests for up to so long, and so on.
 
-
-@contextlib.contextmanager
-def _neighbour(longest_pause: float) -> Iterator[None]:
+    It first waits for as many seconds as it shall be idle before.
+    """
     with subprocess.Popen(
-        [sys.executable, "-S", "-c", _NEIGHBOUR, str(longest_pause)],
+        [sys.executable, "-S", "-c", _NEIGHBOUR, str(longest_pause), str(before)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as starter:
@@ -56,18 +52,8 @@ def _neighbour(longest_pause: float) -> Iterator[None]:
             starter.stdout.read()  # ends when the neighbour has
 
 
-def busy() -> AbstractContextManager[None]:
-    """Start one process that is always busy."""
-    return _neighbour(0.0)
-
-
-def bursty() -> AbstractContextManager[None]:
-    """Start one process that is busy for 0–300 ms, then rests for 0–300 ms."""
-    return _neighbour(0.3)
-
-
-CONDITIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "quiet": quiet,
-    "busy": busy,
-    "bursty": bursty,
+CONDITIONS = {
+    "quiet": contextlib.nullcontext,
+    "busy": functools.partial(neighbour, 0.0),
+    "bursty": functools.partial(neighbour, 0.3),
 }

@@ -4,52 +4,42 @@ Both time `next(generator)`, all of the baseline's first and then all of the var
 as their documentation does. An error of the experiment, its end included, is raised.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import Any
 
 Start = Callable[[], Generator[Any, None, None]]
-
 #: `Compare` paints every median within 1 % of the best alike.
 _SAME_COLOUR = 1.01
-#: pyperf's defaults: a value lasts at least this long, in seconds; so many warm-ups.
-_MIN_TIME = 0.1
-_WARM_UPS = 1
-_LEAST_VALUES = 3
+#: pyperf's defaults: a value lasts at least this long, in seconds; so many at least.
+_MIN_TIME, _LEAST_VALUES = 0.1, 3
+#: Speed of the variant over the baseline, an interval, and the tool's verdict.
+Outcome = tuple[float, float, float, str]
 
 
-class Outcome(NamedTuple):
-    """Speed of the variant over the baseline, an interval, and the tool's verdict."""
-
-    ratio: float
-    low: float
-    high: float
-    verdict: str
+def _judge(ratio, low, high, *, differ):
+    verdict = "faster" if ratio > 1 else "slower"
+    return ratio, low, high, verdict if differ else "cannot tell"
 
 
-def ask_adaptive_autorange(baseline: Start, variant: Start, seconds: float) -> Outcome:
+def ask_adaptive_autorange(baseline, variant, seconds):
     """Compare with `torch.utils.benchmark`, half of the seconds for each.
 
-    The library has no test of its own. What it shows are medians, their interquartile
-    ranges (repr of a `Measurement`), and colours in `Compare`, which are alike within
-    1 % of the best. So two differ here where a reader would say so: the ranges are
-    disjoint and the colours differ. That is the kindest reading: either alone raises
-    more false alarms. The ratio's interval is spanned by the two ranges.
-
-    By default it would stop as soon as the range is below 10 % of the median;
-    `min_run_time` makes it use the whole budget, as the others do.
+    The library has no test of its own. Two differ here where a reader would say so: the
+    interquartile ranges of their `Measurement`s are disjoint, and the colours in
+    `Compare` differ. That is the kindest reading: either alone raises more false
+    alarms. The ratio's interval is spanned by the two ranges. `min_run_time` makes it
+    use the whole budget, as the others do.
     """
     a, b = (_autorange(start, seconds / 2) for start in (baseline, variant))
     ratio = a.median / b.median
     low, high = a._p25 / b._p75, a._p75 / b._p25
     differ = (low > 1 or high < 1) and max(ratio, 1 / ratio) > _SAME_COLOUR
-    return Outcome(ratio, low, high, _verdict(ratio, differ))
+    return _judge(ratio, low, high, differ=differ)
 
 
-def _autorange(start: Start, seconds: float) -> Any:
+def _autorange(start, seconds):
     import torch
     from torch.utils.benchmark import Timer
 
@@ -66,80 +56,60 @@ def _autorange(start: Start, seconds: float) -> Any:
         generator.close()
 
 
-def ask_pyperf(baseline: Start, variant: Start, seconds: float) -> Outcome:
+def ask_pyperf(baseline, variant, seconds):
     """Compare with pyperf, half of the seconds for each.
 
     This is the protocol of one of its workers: loops are doubled until a value lasts
     0.1 s, one warm-up, then values; judged by what `pyperf compare_to` uses. By default
-    pyperf starts twenty workers for each side. Importing PyTorch in each would take
-    many times these budgets, so there is one worker here, and it takes as many values
-    as the budget holds instead of three.
-
-    pyperf reports mean ± standard deviation and a t test with pooled variance, no
-    interval of the ratio. The interval here is that of the test: means differ by
-    `t` times the standard error, relative to the variant's mean.
+    it starts twenty workers for each side; importing PyTorch in each would take many
+    times these budgets. So there is one, and as many values as the budget holds. The
+    interval is that of its t test: means differ by `t` times the standard error.
     """
+    import pyperf
     from pyperf._compare import CompareData, CompareResult
     from pyperf._utils import pooled_sample_variance, tdist95conf_level
 
     samples = [_values(start, seconds / 2) for start in (baseline, variant)]
     count = min(map(len, samples))  # its test needs equal numbers
-    a, b = (_benchmark(sample[:count]) for sample in samples)
+    told = {"metadata": {"name": "step"}, "collect_metadata": False}
+    runs = [pyperf.Run(sample[:count], **told) for sample in samples]
+    a, b = (pyperf.Benchmark([run]) for run in runs)
     result = CompareResult(CompareData("baseline", a), CompareData("variant", b))
-    first, second = a.get_values(), b.get_values()
-    error = math.sqrt(2 * pooled_sample_variance(first, second) / count)
+    spread = pooled_sample_variance(a.get_values(), b.get_values())
+    error = math.sqrt(2 * spread / count)
     half = tdist95conf_level(2 * count - 2) * error
-    ratio = 1 / result.norm_mean
     low, high = ((a.mean() + sign * half) / b.mean() for sign in (-1, 1))
-    return Outcome(ratio, low, high, _verdict(ratio, result.significant))
+    return _judge(1 / result.norm_mean, low, high, differ=result.significant)
 
 
-def _values(start: Start, seconds: float) -> list[float]:
+def _values(start, seconds):
     """Return seconds per step, as one worker of pyperf takes them."""
     begun = time.perf_counter()
     generator = start()
+
+    def time_loops():
+        before = time.perf_counter()
+        for _ in range(loops):
+            next(generator)
+        return time.perf_counter() - before
+
     try:
         next(generator)
         loops = 1
-        while (raw := _time_loops(generator, loops)) < _MIN_TIME:
+        while (raw := time_loops()) < _MIN_TIME:
             loops *= 2
-        for _ in range(_WARM_UPS):
-            raw = _time_loops(generator, loops)
-        values: list[float] = []
+        raw, values = time_loops(), []  # the first is the warm-up
         while (
             len(values) < _LEAST_VALUES
             or time.perf_counter() - begun + raw / 2 < seconds
         ):
-            raw = _time_loops(generator, loops)
+            raw = time_loops()
             values.append(raw / loops)
         return values
     finally:
         generator.close()
 
 
-def _time_loops(generator: Generator[Any, None, None], loops: int) -> float:
-    begun = time.perf_counter()
-    for _ in range(loops):
-        next(generator)
-    return time.perf_counter() - begun
-
-
-def _benchmark(values: list[float]) -> Any:
-    import pyperf
-
-    run = pyperf.Run(values, metadata={"name": "step"}, collect_metadata=False)
-    return pyperf.Benchmark([run])
-
-
-def _verdict(ratio: float, differ: bool) -> str:
-    if not differ:
-        return "cannot tell"
-    return "faster" if ratio > 1 else "slower"
-
-
 #: Each takes two callables that start a generator (baseline, variant) and the total
 #: budget in seconds.
-PEERS: dict[str, Callable[[Start, Start, float], Outcome]] = {
-    "adaptive_autorange": ask_adaptive_autorange,
-    "pyperf": ask_pyperf,
-}
+PEERS = {"adaptive_autorange": ask_adaptive_autorange, "pyperf": ask_pyperf}

@@ -1,48 +1,24 @@
-"""Results that are kept: gathered from raw lines, stored, written into a page."""
-
-from __future__ import annotations
+"""Results that are kept: gathered from raw lines, stored, shown in a page."""
 
 import datetime
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from . import running
-from .report import summarise
-from .schedule import SCHEDULE, all_jobs
+from .report import BARS, find_columns_behind, summarise
+from .schedule import KIT, SCHEDULE, all_jobs
 
 FOLDER = Path(__file__).parent / "results"
 BEGIN, END = "<!-- calibration -->", "<!-- end of calibration -->"
 #: What is kept of a row; a row lacks those that its kind does not have.
-COLUMNS = [
-    "name",
-    "kind",
-    "method",
-    "condition",
-    "work",
-    "threads",
-    "uses_delay",
-    "units",
-    "truth",
-    "seconds",
-    "wall_seconds",
-    "at",
-    "value",
-    "low",
-    "high",
-    "verdict",
-    "reason",
-    "setups",
-    "ours",
-    "theirs",
-    "error",
-]
+COLUMNS = ["name", "kind", "method", "condition", "work", "threads", "uses_delay"]
+COLUMNS += ["units", "truth", "seconds", "wall_seconds", "at", "value", "low", "high"]
+COLUMNS += ["verdict", "reason", "setups", "ours", "theirs", "error"]
 
 
-def gather(raw: Path) -> dict[str, Any]:
+def gather(raw):
     """Read what `running.run` wrote, or a stored result; return a result.
 
     Raises ValueError where the file holds no session.
@@ -68,13 +44,12 @@ def gather(raw: Path) -> dict[str, Any]:
     return {**result, "summary": summarise(rows_of(result))}
 
 
-def rows_of(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a result's rows as dicts."""
+def rows_of(result):
     return [dict(zip(result["columns"], row, strict=True)) for row in result["rows"]]
 
 
-def _compact(value: Any) -> Any:
-    """Return a value as short as JSON can hold it: five digits, None for nan."""
+def _compact(value):
+    """Return a value as short as JSON can hold it: six digits, None for nan."""
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
@@ -82,43 +57,155 @@ def _compact(value: Any) -> Any:
     return value
 
 
-def _minutes(
-    sessions: Sequence[Mapping[str, Any]], rows: Iterable[Mapping[str, Any]]
-) -> float:
+def _minutes(sessions, rows):
     """Return how long the sessions took, each to the last row before the next."""
     ends = [session["at"] for session in sessions]
     for row in rows:
         number = sum(session["at"] <= row["at"] for session in sessions) - 1
         ends[number] = max(ends[number], row["at"])
-    seconds = (e - s["at"] for e, s in zip(ends, sessions, strict=True))
-    return sum(seconds) / 60
+    return sum(e - s["at"] for e, s in zip(ends, sessions, strict=True)) / 60
 
 
-def store(result: Mapping[str, Any], folder: Path = FOLDER) -> Path:
+def store(result, folder=FOLDER):
     """Write a result into the folder of results; return where it is."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result['machine']}__{result['date']}.json"
-    keys = [f" {json.dumps(key)}: {_dump(key, value)}" for key, value in result.items()]
+    keys = []
+    for key, value in result.items():
+        text = json.dumps(value, ensure_ascii=False)
+        if key == "rows":
+            lines = (json.dumps(row, ensure_ascii=False) for row in value)
+            text = "[\n" + ",\n".join(lines) + "\n]"
+        keys.append(f" {json.dumps(key)}: {text}")
     path.write_text("{\n" + ",\n".join(keys) + "\n}\n")
     return path
 
 
-def _dump(key: str, value: Any) -> str:
-    if key != "rows":
-        return json.dumps(value, ensure_ascii=False)
-    return "[\n" + ",\n".join(json.dumps(r, ensure_ascii=False) for r in value) + "\n]"
+def find_newest(folder=FOLDER):
+    found = folder.glob("*__*.json")
+    return max(found, key=lambda path: path.stem.split("__")[-1], default=None)
 
 
-def newest(folder: Path = FOLDER) -> Path | None:
-    """Return the newest stored result, or None."""
-    found = sorted(folder.glob("*__*.json"), key=lambda path: path.stem.split("__")[-1])
-    return found[-1] if found else None
+# In a page
 
 
-def write_page(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
+def render(result):
+    """Return a result as Markdown, for the part of a page between the markers."""
+    parts = [_provenance(result), render_bars(result["summary"])]
+    parts += [_remarks(result["summary"]), _tools(result["summary"])]
+    return "\n\n".join([*parts, _comparison(result["summary"])]).strip()
+
+
+def _provenance(result):
+    first, *later = result["sessions"]
+    machine = {name: fact["value"] for name, fact in first["machine"].items()}
+    packages = ", ".join(f"{n} {v}" for n, v in first["packages"].items() if v)
+    commit = (first["commit"] or "unknown")[:10]
+    if first["changed"]:
+        commit += " with changes to the kit"
+    several = any(session["kit"] != first["kit"] for session in later)
+    return (
+        f"Measured on {result['date']} on {machine['name']} "
+        f"({machine['operating_system']}, Python {machine['python']}, {packages}): "
+        f"{len(result['rows'])} of the {result['scheduled']} comparisons of the "
+        f"schedule in {result['minutes']:.0f} minutes. Commit {commit}, sources of the "
+        f"kit {first['kit']}{', which changed on the way' if several else ''}."
+    )
+
+
+def render_bars(summary):
+    lines = [
+        "| promise | bar | cases | found | 95 % interval | holds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for bar in summary["bars"]:
+        kept = "yes" if bar["holds"] else "**no**"
+        sign = "at most" if bar["at_most"] else "at least"
+        lines.append(
+            f"| {bar['name']} | {sign} {_percent(bar['bar'])} | {bar['count']} | "
+            f"{bar['successes']} ({_percent(bar['share'])}) | "
+            f"{_percent(bar['low'])} to {_percent(bar['high'])} | "
+            f"{kept if bar['count'] else 'not measured'} |"
+        )
+    return "\n".join(lines)
+
+
+def _remarks(summary):
+    said = [
+        f"- Not kept in one cell: {bar['name']}, {cell}: {judged['successes']} of "
+        f"{judged['count']}."
+        for bar in summary["bars"]
+        for cell, judged in bar["cells"].items()
+        if not judged["holds"]
+    ]
+    said = said or ["- Every cell (condition × work) by itself keeps every promise."]
+    if summary["errors"]:
+        said.append(
+            f"- {summary['errors']} comparisons ended with an error; they count as "
+            "cases in which nothing was called."
+        )
+    return "\n".join(said)
+
+
+def _tools(summary):
+    columns = ("false alarms", "coverage", "power, 5 %")
+    lines = [
+        f"| condition | tool | {' | '.join(columns)} | time ÷ budget |",
+        "| --- " * (len(columns) + 3) + "|",
+    ]
+    for entry in summary["tools"]:
+        if entry["tool"] != KIT and entry["condition"] != "all":
+            continue  # a cell of theirs has few cases; the raw rows are stored
+        cells = [entry["condition"], entry["tool"]]
+        for column in columns:
+            count, found = entry[column]["count"], entry[column]["successes"]
+            share = _percent(found / count) if count else "–"
+            cells.append(f"{found} of {count} ({share})")
+        over = entry["time over budget"]
+        cells.append("–" if over is None else f"{over:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _comparison(summary):
+    tools = summary["tools"]
+    if not any(e["false alarms"]["count"] for e in tools if e["tool"] != KIT):
+        return ""
+    return "\n".join(
+        f"- Behind {peer} in: {', '.join(columns)}."
+        if columns
+        else f"- At least level with {peer} in every column."
+        for peer, columns in find_columns_behind(tools).items()
+    )
+
+
+def _percent(share):
+    return "–" if share is None else f"{100 * share:.3g} %"
+
+
+def write_page(page, text, begin=BEGIN, end=END):
     """Put a text between the two markers of a page; raise ValueError without them."""
     before, _, rest = page.read_text().partition(begin)
     _, marker, after = rest.partition(end)
     if not marker:
         raise ValueError(f"{page} needs the lines {begin} and {end}")
     page.write_text(f"{before}{begin}\n\n{text.strip()}\n\n{end}{after}")
+
+
+def check_page(page, folder=FOLDER):
+    """Return what is wrong with a page that shows the newest result; [] if nothing.
+
+    The stored summary must follow from the stored rows, and the page must say it.
+    """
+    newest = find_newest(folder)
+    if newest is None:
+        return [f"no result is stored in {folder.name}/"]
+    result, faults = gather(newest), []
+    if summarise(rows_of(result)) != result["summary"]:
+        faults.append(f"{newest.name}: its summary does not follow from its rows")
+    if [bar["name"] for bar in result["summary"]["bars"]] != [b.name for b in BARS]:
+        faults.append(f"{newest.name}: its bars are not today's")
+    shown, end, _ = page.read_text().partition(BEGIN)[2].partition(END)
+    if not end or shown.strip() != render(result):
+        faults.append(f"{page.name} does not show {newest.name}: write it again")
+    return faults

@@ -1,36 +1,28 @@
 """Starts the neighbour and, beside it, a fresh process for each cell."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
-from typing import Any
 
-from . import provenance
+import kit
+
 from .neighbours import CONDITIONS
-from .schedule import Job, all_jobs, batches, fit
+from .schedule import all_jobs, batches, fit
 
-_FOLDER = Path(__file__).parent
+_FOLDER, _ROOT = Path(__file__).parent, Path(kit.__file__).parents[1]
 #: A process that takes so many times as long as expected hangs.
 _HANGS = 5.0
 
 
-def run(
-    out: Path,
-    minutes: float,
-    *,
-    resume: bool = False,
-    keep: Callable[[Job], bool] = lambda job: True,
-    say: Callable[[str], None] = print,
-) -> None:
+def run(out, minutes, *, resume=False, keep=lambda job: True):
     """Make as much of the schedule as these minutes hold; append a line for each.
 
     `resume` leaves out what `out` holds already, except for errors; its minutes are
@@ -50,63 +42,51 @@ def run(
     out.parent.mkdir(parents=True, exist_ok=True)
     begun = time.time()
     until = begun + 60 * minutes
-    session = {"session": {**provenance.find(), "at": begun, "share": share}}
+    session = {"session": {**find_provenance(), "at": begun, "share": share}}
     with open(out, "a") as file:
         file.write(json.dumps(session) + "\n")
-    say(f"{len(jobs)} comparisons, {100 * share:.0f} % of what was chosen, to {out}")
+    print(f"{len(jobs)} comparisons, {100 * share:.0f} % of what was chosen, to {out}")
     for batch in batches(jobs, share):
         if time.time() > until:
-            say("the time is over; --resume goes on")
+            print("the time is over; --resume goes on")
             break
-        first = batch[0]
-        left = (until - time.time()) / 60
+        first, left = batch[0], (until - time.time()) / 60
         cell = f"{first.condition}, {first.work}, {first.threads} thread(s)"
-        say(f"{left:5.1f} min left: {len(batch)} of {cell}")
+        print(f"{left:5.1f} min left: {len(batch)} of {cell}")
         with CONDITIONS[first.condition]():
-            _measure(batch, out, until, say)
+            _measure(batch, out, until)
 
 
-def _measure(
-    batch: list[Job], out: Path, until: float, say: Callable[[str], None]
-) -> None:
-    """Let a fresh process do these jobs, and end it with all its children."""
+def _measure(batch, out, until):
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     environment.pop("KIT_SMOKE", None)
-    order = {
-        "out": str(out.resolve()),
-        "until": until,
-        "jobs": [dataclasses.asdict(job) for job in batch],
-    }
+    jobs = [dataclasses.asdict(job) for job in batch]
+    order = json.dumps({"out": str(out.resolve()), "until": until, "jobs": jobs})
     limit = 60 + _HANGS * sum(job.expected_seconds for job in batch)
     with open(out.with_suffix(".log"), "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", f"{_FOLDER.name}.measuring"],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-m", f"{_FOLDER.name}.measuring"]
+        ends = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
+        own = {"env": environment, "start_new_session": True}
+        process = subprocess.Popen(command, **ends, **own)
         try:
-            process.communicate(json.dumps(order).encode() + b"\n", timeout=limit)
+            process.communicate(order.encode() + b"\n", timeout=limit)
         except subprocess.TimeoutExpired:
-            say(f"  it hung for {limit:.0f} s and was ended")
+            print(f"  it hung for {limit:.0f} s and was ended")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode:
-        say(f"  it ended with {process.returncode}; see {log.name}")
+        print(f"  it ended with {process.returncode}; see {log.name}")
 
 
-def read(out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def read(out):
     """Return the sessions and the rows of a file; the last row of a name counts.
 
     A line that was cut off, by a power failure say, is left out.
     """
-    sessions: list[dict[str, Any]] = []
-    rows: dict[str, dict[str, Any]] = {}
+    sessions, rows = [], {}
     for line in out.read_text().splitlines() if out.exists() else []:
         try:
             entry = json.loads(line)
@@ -117,3 +97,35 @@ def read(out: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         else:
             rows[entry["name"]] = entry
     return sessions, list(rows.values())
+
+
+def find_provenance():
+    """Return what results depend on: machine, versions, the very sources."""
+    versions = dict.fromkeys(("torch", "pyperf", "numpy", "scipy"))
+    for name in versions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "machine": kit.this_machine().to_dict(),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed": bool(_git("status", "--porcelain", "--", "kit")),
+        "kit": hash_sources(_ROOT / "kit"),
+        "harness": hash_sources(_FOLDER),
+        "packages": versions,
+    }
+
+
+def hash_sources(folder):
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _git(*arguments):
+    command = ["git", "-C", str(_ROOT), *arguments]
+    try:
+        return subprocess.check_output(command, text=True).strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

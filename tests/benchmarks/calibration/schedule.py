@@ -4,25 +4,18 @@ The table below is the whole calibration. It is done in rounds, each with its sh
 every row: drift hits all cells alike, and a stop half-way leaves none of them empty.
 """
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 KIT = "kit"
 PEERS = ("adaptive_autorange", "pyperf")
 CONDITIONS = ("quiet", "busy", "bursty")
 ONE_THREAD = ("matmul", "memory", "python")
 WORKS = (*ONE_THREAD, "loader")
+ALLOCATIONS = ("tensor", "workers", "shared_pages")
 #: Units of work (baseline, variant); which comes first is drawn anew each time.
-PAIRS = {
-    "1": (20, 20),
-    "20/21": (20, 21),
-    "10/13": (20, 26),
-    "1/2": (20, 40),
-    "10/12": (20, 24),
-}
+PAIRS = {"1": (20, 20), "20/21": (20, 21), "10/13": (20, 26)}
+PAIRS |= {"1/2": (20, 40), "10/12": (20, 24)}
 ROUNDS = 4
 #: So many comparisons share a process, and with it the luck of its addresses.
 MOST_JOBS = 4
@@ -63,14 +56,7 @@ SCHEDULE = (
     Row("same", "1", 2.0, 4, methods=PEERS),
     Row("power", "20/21", 5.0, 5, ONE_THREAD, methods=PEERS),
     Row("agreement", "1", 2.0, 5, ONE_THREAD, CONDITIONS[:1]),
-    Row(
-        "allocation",
-        "1",
-        0.3,
-        3,
-        ("tensor", "workers", "shared_pages"),
-        CONDITIONS[:1],
-    ),
+    Row("allocation", "1", 0.3, 3, ALLOCATIONS, CONDITIONS[:1]),
 )
 
 
@@ -90,30 +76,33 @@ class Job:
     rank: float
 
     @property
-    def truth(self) -> float:
-        """The true ratio of speeds, variant over baseline."""
+    def truth(self):
         return self.units[0] / self.units[1]
 
     @property
-    def expected_seconds(self) -> float:
+    def expected_seconds(self):
         """About how long it takes; both tools of an agreement warm up, too."""
         if self.kind == "agreement":
             return 2.5 * self.seconds
-        if self.work in ("loader", "workers", "shared_pages", "tensor"):
+        if self.work in ("loader", *ALLOCATIONS):
             return _OVER_WITH_WORKERS * self.seconds
         return _OVER[self.method] * self.seconds
 
+    def to_row(self):
+        row = asdict(self) | {"truth": self.truth}
+        return {name: value for name, value in row.items() if name != "rank"}
 
-def all_jobs(rows: Iterable[Row] = SCHEDULE) -> list[Job]:
+
+def all_jobs():
     """Return every comparison of the table.
 
     `rank`, from 0 to 1, spreads the jobs of a row evenly: those below a share of 1 are
     that share of the row, whichever cells they fall in.
     """
-    return [job for row in rows for job in _jobs(row)]
+    return [job for row in SCHEDULE for job in _jobs(row)]
 
 
-def _jobs(row: Row) -> Iterator[Job]:
+def _jobs(row):
     label = f"{row.kind}-{row.pair}-{row.seconds:g}s" + "-wall" * (not row.uses_delay)
     cells = [(c, w, m) for m in row.methods for w in row.works for c in row.conditions]
     order = random.Random(label)
@@ -121,28 +110,16 @@ def _jobs(row: Row) -> Iterator[Job]:
     for number in range(row.count):
         for place, (condition, work, method) in enumerate(cells):
             a, b = PAIRS[row.pair]
-            yield Job(
-                name=f"{condition}/{work}/{method}/{label}/{number}",
-                kind=row.kind,
-                method=method,
-                condition=condition,
-                work=work,
-                threads=row.threads,
-                uses_delay=row.uses_delay,
-                units=(a, b) if order.random() < 0.5 else (b, a),
-                seconds=row.seconds,
-                rank=(number + (place + 0.5) / len(cells)) / row.count,
-            )
+            units = (a, b) if order.random() < 0.5 else (b, a)
+            rank = (number + (place + 0.5) / len(cells)) / row.count
+            name = f"{condition}/{work}/{method}/{label}/{number}"
+            how = row.threads, row.uses_delay, units, row.seconds, rank
+            yield Job(name, row.kind, method, condition, work, *how)
 
 
-def fit(jobs: list[Job], minutes: float) -> tuple[list[Job], float]:
-    """Return those jobs that take about so many minutes, and their share of all.
-
-    >>> few, share = fit(all_jobs(), minutes=5)
-    >>> 0 < share < 1 and len(few) < len(all_jobs())
-    True
-    """
-    share = min(1.0, 60 * minutes / max(expected_minutes(jobs) * 60, 1e-9))
+def fit(jobs, minutes):
+    """Return those jobs that take about so many minutes, and their share of all."""
+    share = min(1.0, minutes / max(expected_minutes(jobs), 1e-9))
     while share > 0.001:
         chosen = [job for job in jobs if job.rank < share]
         if expected_minutes(chosen, share) <= minutes:
@@ -151,26 +128,20 @@ def fit(jobs: list[Job], minutes: float) -> tuple[list[Job], float]:
     return [], 0.0
 
 
-def rounds(share: float) -> int:
-    """Return in how many rounds this share of the schedule is done."""
-    return max(1, round(ROUNDS * share))
-
-
-def expected_minutes(jobs: list[Job], share: float = 1.0) -> float:
-    """Return about how long these jobs take in all."""
+def expected_minutes(jobs, share=1.0):
     processes = sum(1 for _ in batches(jobs, share))
     seconds = sum(job.expected_seconds for job in jobs)
     return (seconds + _SECONDS_PER_PROCESS * processes) / 60
 
 
-def batches(jobs: list[Job], share: float) -> Iterator[list[Job]]:
+def batches(jobs, share):
     """Yield the jobs of one process after the other: a few of one cell, in one round.
 
     Cells come in a new random order in each round, and so do the jobs of a cell.
     """
-    count = rounds(share)
+    count = max(1, round(ROUNDS * share))
     for number in range(count):
-        cells: dict[tuple[str, str, int], list[Job]] = {}
+        cells = {}
         for job in jobs:
             if min(int(job.rank / share * count), count - 1) == number:
                 cells.setdefault((job.condition, job.work, job.threads), []).append(job)

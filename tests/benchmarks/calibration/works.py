@@ -1,11 +1,14 @@
-"""Work whose true ratio of speeds is known: a step is `units` equal units.
+"""Work whose truth is known: a ratio of speeds, or a number of bytes.
 
-The speed of units=a over that of units=b is b/a; what a step costs besides its units is
-below 0.2 % of it from 20 units on. Set-up allocates, and every step yields 1. None of
-this sets a thread count: whoever measures does.
+A step is `units` equal units: the speed of units=a over that of units=b is b/a. What a
+step costs besides is below 0.2 % of it from 20 units on. Set-up allocates, and every
+step yields 1. None of this sets a thread count: whoever measures does.
 """
 
-from __future__ import annotations
+import contextlib
+import mmap
+import multiprocessing
+import time
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -17,30 +20,36 @@ _ADDITIONS = 4000
 _THREADS_SIDE = 320
 #: Handing over a batch costs as much as half a unit: it must hold many.
 _ITEMS_PER_BATCH = 16
+#: In whole pages; so much that what a fork itself costs, some megabytes, is small.
+BYTES = 400 * 1000 * 1000 // mmap.PAGESIZE * mmap.PAGESIZE
 
 
-def matmul(*, units=20):
-    """Multiply small matrices."""
-    a, b = torch.rand(_SIDE, _SIDE), torch.rand(_SIDE, _SIDE)
-    out = torch.empty(_SIDE, _SIDE)
+def repeat(unit, units):
+    """Yield after so many units, for ever."""
     while True:
         for _ in range(units):
-            torch.mm(a, b, out=out)
+            unit()
         yield 1
+
+
+def matmul(*, units=20, side=_SIDE):
+    """Multiply small matrices."""
+    a, b, out = torch.rand(side, side), torch.rand(side, side), torch.empty(side, side)
+    yield from repeat(lambda: torch.mm(a, b, out=out), units)
+
+
+def matmul_threads(*, units=20):
+    """Multiply matrices that are large enough for several threads."""
+    yield from matmul(units=units, side=_THREADS_SIDE)
 
 
 def memory(*, units=20):
     """Add vectors that do not fit into a core's own cache."""
-    a, b = torch.rand(_FLOATS), torch.rand(_FLOATS)
-    out = torch.empty(_FLOATS)
-    while True:
-        for _ in range(units):
-            torch.add(a, b, out=out)
-        yield 1
+    a, b, out = torch.rand(_FLOATS), torch.rand(_FLOATS), torch.empty(_FLOATS)
+    yield from repeat(lambda: torch.add(a, b, out=out), units)
 
 
 def add_numbers():
-    """Do one unit of plain Python."""
     total = 0
     for number in range(_ADDITIONS):
         total += number % 7
@@ -49,10 +58,7 @@ def add_numbers():
 
 def python(*, units=20):
     """Add numbers in plain Python."""
-    while True:
-        for _ in range(units):
-            add_numbers()
-        yield 1
+    yield from repeat(add_numbers, units)
 
 
 class Items(Dataset):
@@ -84,16 +90,54 @@ def loader(*, units=20):
             yield 1
 
 
-def matmul_threads(*, units=20):
-    """Multiply matrices that are large enough for several threads."""
-    shape = _THREADS_SIDE, _THREADS_SIDE
-    a, b, out = torch.rand(shape), torch.rand(shape), torch.empty(shape)
-    while True:
-        for _ in range(units):
-            torch.mm(a, b, out=out)
-        yield 1
-
-
 #: Work that one thread does, and work that worker processes do.
 ONE_THREAD = {"matmul": matmul, "memory": memory, "python": python}
 WORKS = {**ONE_THREAD, "loader": loader, "matmul_threads": matmul_threads}
+
+# A known number of bytes
+
+
+def rest():
+    while True:
+        time.sleep(0.002)
+        yield 1
+
+
+def tensor():
+    """Fill one tensor."""
+    filled = torch.ones(BYTES, dtype=torch.uint8)
+    for _ in rest():
+        yield len(filled)
+
+
+def workers():
+    """Let two child processes fill half of the bytes each, of their own."""
+    with _children(lambda: bytearray(b"1") * (BYTES // 2)):
+        yield from rest()
+
+
+def shared_pages():
+    """Fill shared memory that two child processes read as well."""
+    memory = mmap.mmap(-1, BYTES)  # shared with whoever is forked from here
+    filled = torch.frombuffer(memory, dtype=torch.uint8)
+    filled.fill_(1)
+    with _children(filled.numpy().max):
+        yield from rest()
+
+
+@contextlib.contextmanager
+def _children(act):
+    """Let two processes do something and live until the end of the context."""
+    context, kept = multiprocessing.get_context("fork"), []
+    ready = context.Barrier(3)
+
+    def begin():
+        kept.append(act())
+        ready.wait(60)
+
+    with context.Pool(2, begin):
+        ready.wait(60)  # an error where a child process did not fill its memory
+        yield
+
+
+ALLOCATIONS = {"tensor": tensor, "workers": workers, "shared_pages": shared_pages}

@@ -1,4 +1,4 @@
-"""Real training loops with a planted fault each, healthy ones, and two from outside.
+"""Real training loops with a planted fault each, and healthy ones.
 
 >>> loops = make_planted()
 >>> sorted({planted.cause for planted in loops if planted.cause})
@@ -8,21 +8,14 @@ They are sized for two cores: a step takes some milliseconds to some tens of the
 `repaired` is the same training as a good engineer would have written it.
 """
 
-from .compute import COMPUTE
-from .examples import mnist, word_language_model
-from .healthy import HEALTHY
+from .compute import COMPUTE, HEALTHY, MEMORY
 from .input import INPUT
-from .memory import MEMORY
 from .optimizers import OPTIMIZER
-from .overhead import OVERHEAD
-from .parts import Planted
+from .overhead import OVERHEAD, THREADS
 from .python_code import PYTHON
-from .threads import THREADS
-
-__all__ = ["Planted", "make_planted", "mnist", "word_language_model"]
 
 
-def make_planted() -> list[Planted]:
+def make_planted():
     """Return all planted loops by cause, the healthy ones last."""
     slow = [*INPUT, *PYTHON, *OVERHEAD, *OPTIMIZER, *THREADS]
     return [*slow, *MEMORY, *COMPUTE, *HEALTHY]

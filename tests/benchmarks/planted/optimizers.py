@@ -1,15 +1,14 @@
 """Loops that spend their time between backward and the next forward."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim import SGD, Adagrad, Adam, AdamW
 
-from .parts import Blocks, Planted, batches, mlp, numbers, shown, whole_numbers
+from .parts import Blocks, Joined, batches, fit, mlp, numbers, plant, shown, whole
 
 
 class Words(nn.Module):
@@ -27,56 +26,41 @@ class Words(nn.Module):
 
 def many_small_tensors(*, fused=None):
     """Train thousands of small tensors with Adam."""
-    model = Words(1200, 16)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=fused)
-    for text, labels in batches(
-        64, whole_numbers(1200, 640, 20), whole_numbers(3, 640)
-    ):
-        loss = F.cross_entropy(model(text), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(text)
+    data = batches(64, whole(1200, 640, 20), whole(3, 640))
+    yield from fit(Words(1200, 16), data, Adam, lr=1e-3, fused=fused)
 
 
-def adam_over_words():
+class Both:
+    """Two optimizers that step together."""
+
+    def __init__(self, *optimizers):
+        self.optimizers = optimizers
+
+    def zero_grad(self):
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+    def step(self):
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
+def adam_over_words(*, sparse=False):
     """Train a wide table of words with Adam, though a batch has few of them."""
-    words, head = (
-        nn.Embedding.from_pretrained(word_table(), freeze=False),
-        nn.Linear(64, 2),
+    words = nn.Embedding.from_pretrained(
+        numbers(20_000, 64).clone(), freeze=False, sparse=sparse
     )
-    parameters = [*words.parameters(), *head.parameters()]
-    optimizer = torch.optim.Adam(parameters, lr=1e-3)
-    for text, labels in batches(
-        32, whole_numbers(20_000, 320, 30), whole_numbers(2, 320)
-    ):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(head(words(text).mean(1)), labels)
-        loss.backward()
-        optimizer.step()
-        yield len(text)
-
-
-def adam_over_words_used():
-    """Train the same table where a batch has words, by a sparse Adam."""
-    words = nn.Embedding.from_pretrained(word_table(), freeze=False, sparse=True)
     head = nn.Linear(64, 2)
-    sparse = torch.optim.SparseAdam(words.parameters(), lr=1e-3)
-    dense = torch.optim.Adam(head.parameters(), lr=1e-3)
-    for text, labels in batches(
-        32, whole_numbers(20_000, 320, 30), whole_numbers(2, 320)
-    ):
-        sparse.zero_grad()
-        dense.zero_grad()
-        loss = F.cross_entropy(head(words(text).mean(1)), labels)
-        loss.backward()
-        sparse.step()
-        dense.step()
-        yield len(text)
+    model = Joined(lambda text: head(words(text).mean(1)), words, head)
+    data = batches(32, whole(20_000, 320, 30), whole(2, 320))
 
+    def make(parameters):
+        if not sparse:
+            return Adam(parameters, lr=1e-3)
+        table = torch.optim.SparseAdam(words.parameters(), lr=1e-3)
+        return Both(table, Adam(head.parameters(), lr=1e-3))
 
-def word_table():
-    return numbers(20_000, 64).clone()
+    yield from fit(model, data, make)
 
 
 def clip_by_hand(parameters):
@@ -101,15 +85,13 @@ def clip_together(parameters):
 def clipped_by_hand(*, clip=clip_by_hand):
     """Clip the gradients of many tensors in a Python loop."""
     model = nn.Sequential(Blocks(400, 4), nn.LeakyReLU(), nn.Linear(1600, 8))
-    parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=0.1, fused=True)
-    for inputs, labels in batches(32, numbers(320, 1600), whole_numbers(8, 320)):
-        loss = 10 * F.cross_entropy(model(inputs), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        clip(parameters)
-        optimizer.step()
-        yield len(inputs)
+    data = batches(32, numbers(320, 1600), whole(8, 320))
+
+    def find_loss(scores, labels):
+        return 10 * F.cross_entropy(scores, labels)
+
+    options = {"clip": clip, "lr": 0.1, "fused": True}
+    yield from fit(model, data, SGD, find_loss=find_loss, **options)
 
 
 @torch.no_grad()
@@ -130,14 +112,10 @@ def weights_averaged(*, average=average_by_hand):
     """Average the weights in a Python loop after each step."""
     model = Words(900, 24)
     slow = copy.deepcopy(model).requires_grad_(False)
-    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05, fused=True)
-    for text, labels in batches(48, whole_numbers(900, 480, 16), whole_numbers(3, 480)):
-        loss = F.cross_entropy(model(text), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    data = batches(48, whole(900, 480, 16), whole(3, 480))
+    for items in fit(model, data, Adagrad, lr=0.05, fused=True):
         average(slow, model)
-        yield len(text)
+        yield items
 
 
 class HandwrittenAdam:
@@ -167,42 +145,22 @@ class HandwrittenAdam:
 def adam_by_hand(*, make_optimizer=HandwrittenAdam):
     """Train a block-diagonal network with an Adam written by hand."""
     model = nn.Sequential(Blocks(100, 8), nn.Sigmoid(), Blocks(100, 8))
-    optimizer = make_optimizer(model.parameters(), lr=1e-3)
-    for inputs, targets in batches(64, numbers(640, 800), numbers(640, 800)):
-        loss = F.l1_loss(model(inputs), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(inputs)
+    data = batches(64, numbers(640, 800), numbers(640, 800))
+    yield from fit(model, data, make_optimizer, find_loss=F.l1_loss, lr=1e-3)
 
 
 def wide_layers(*, fused=None):
     """Train wide layers with AdamW on a small batch."""
     model = mlp(800, 1200, 800, activation=nn.GELU)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
-    for inputs, targets in batches(4, numbers(80, 800), numbers(80, 800)):
-        loss = F.mse_loss(model(inputs), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(inputs)
+    data = batches(4, numbers(80, 800), numbers(80, 800))
+    yield from fit(model, data, AdamW, find_loss=F.mse_loss, lr=1e-4, fused=fused)
 
 
-fused_adam = partial(torch.optim.Adam, fused=True)
-_TABLE = [
-    ("thousands of small tensors, Adam", many_small_tensors, {"fused": True}),
-    ("clipped in a Python loop", clipped_by_hand, {"clip": clip_together}),
-    ("averaged in a Python loop", weights_averaged, {"average": average_together}),
-    ("Adam written by hand", adam_by_hand, {"make_optimizer": fused_adam}),
-    ("AdamW over wide layers, a small batch", wide_layers, {"fused": True}),
-]
 OPTIMIZER = [
-    shown("E", "foreach off, RMSprop", "optimizer"),
-    *(
-        Planted(name, "optimizer", bad, partial(bad, **fix))
-        for name, bad, fix in _TABLE
-    ),
-    Planted(
-        "Adam over a wide embedding", "optimizer", adam_over_words, adam_over_words_used
-    ),
+    shown("E", "optimizer"),
+    *plant("optimizer", many_small_tensors, wide_layers, fused=True),
+    *plant("optimizer", clipped_by_hand, clip=clip_together),
+    *plant("optimizer", weights_averaged, average=average_together),
+    *plant("optimizer", adam_by_hand, make_optimizer=partial(Adam, fused=True)),
+    *plant("optimizer", adam_over_words, sparse=True),
 ]

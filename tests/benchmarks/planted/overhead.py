@@ -1,40 +1,24 @@
-"""Loops of very many very small operations."""
+"""Loops of very many very small operations, or of too few or too many threads."""
 
-from __future__ import annotations
-
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW
 
-from .parts import Planted, batches, mlp, numbers, shown, whole_numbers
+from .parts import Joined, batches, clip_to_one, fit, mlp, numbers, plant, shown, whole
 
 
-def batch_of_one():
-    """Learn from one row at a time, sixteen steps before each report."""
-    model = mlp(32, 64, 64, 64, 64, 5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    rows = batches(1, numbers(1024, 32), whole_numbers(5, 1024))
-    for done, (row, label) in enumerate(rows, start=1):
-        loss = F.cross_entropy(model(row), label)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if done % 16 == 0:
+def batch_of_one(*, batch_size=1):
+    """Learn from one row at a time, sixteen steps before each report; or together."""
+    data = batches(batch_size, numbers(1024, 32), whole(5, 1024))
+    steps = fit(mlp(32, 64, 64, 64, 64, 5), data, SGD, lr=0.01, fused=True)
+    for done, items in enumerate(steps, start=1):
+        if batch_size > 1:
+            yield items
+        elif done % 16 == 0:
             yield 16
-
-
-def batch_of_many():
-    """Learn from a batch of rows at a time."""
-    model = mlp(32, 64, 64, 64, 64, 5)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
-    for row, label in batches(64, numbers(1024, 32), whole_numbers(5, 1024)):
-        loss = F.cross_entropy(model(row), label)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(row)
 
 
 class HandwrittenRNN(nn.Module):
@@ -54,34 +38,20 @@ class HandwrittenRNN(nn.Module):
         return state
 
 
-class GivenRNN(nn.Module):
-    """The same network as PyTorch has it, with the same weights at the start."""
-
-    def __init__(self, inputs, hidden):
-        super().__init__()
-        by_hand = HandwrittenRNN(inputs, hidden)
-        self.rnn = nn.RNN(inputs, hidden)
-        self.rnn.weight_ih_l0.data.copy_(by_hand.weight_ih)
-        self.rnn.weight_hh_l0.data.copy_(by_hand.weight_hh)
-        nn.init.zeros_(self.rnn.bias_ih_l0)
-        nn.init.zeros_(self.rnn.bias_hh_l0)
+class GivenRNN(nn.RNN):
+    """The same network as PyTorch has it."""
 
     def forward(self, sequence):
-        return self.rnn(sequence)[1][0]
+        return super().forward(sequence)[1][0]
 
 
 def recurrent_by_hand(*, encoder=HandwrittenRNN):
     """Predict the next value of a series with a recurrent network written by hand."""
-    series, targets = numbers(640, 100, 4), numbers(640, 4)
     head, rnn = nn.Linear(12, 4), encoder(4, 12)
-    optimizer = torch.optim.Adam([*rnn.parameters(), *head.parameters()], fused=True)
-    for window, target in batches(16, series, targets):
-        optimizer.zero_grad(set_to_none=True)
-        loss = F.mse_loss(head(rnn(window.transpose(0, 1))), target)
-        loss.backward()
-        nn.utils.clip_grad_norm_(rnn.parameters(), 1.0)
-        optimizer.step()
-        yield len(window)
+    model = Joined(lambda window: head(rnn(window.transpose(0, 1))), rnn, head)
+    data = batches(16, numbers(640, 100, 4), numbers(640, 4))
+    options = {"find_loss": F.mse_loss, "clip": clip_to_one, "fused": True}
+    yield from fit(model, data, Adam, **options)
 
 
 class ManyHeads(nn.Module):
@@ -97,34 +67,18 @@ class ManyHeads(nn.Module):
         return torch.cat([b(torch.relu(a(inputs))) for a, b in pairs], dim=1)
 
 
-class StackedHeads(nn.Module):
-    """The same networks as two layers that hold all of them."""
-
-    def __init__(self, heads, width):
-        super().__init__()
-        many = ManyHeads(heads, width)
-        first, second = many.first, many.second
-        self.first = nn.Parameter(torch.cat([a.weight for a in first]).detach())
-        self.bias = nn.Parameter(torch.cat([a.bias for a in first]).detach())
-        self.second = nn.Parameter(torch.cat([b.weight for b in second]).detach())
-        self.shift = nn.Parameter(torch.cat([b.bias for b in second]).detach())
-
-    def forward(self, inputs):
-        hidden = torch.relu(F.linear(inputs, self.first, self.bias))
-        hidden = hidden.unflatten(1, self.second.shape)
-        return (hidden * self.second).sum(-1) + self.shift
+def stack_heads(heads, width):
+    """Make the same networks as two layers that hold all of them."""
+    first = nn.Linear(width, 8 * heads), nn.ReLU(), nn.Unflatten(1, (8 * heads, 1))
+    second = nn.Conv1d(8 * heads, heads, 1, groups=heads)
+    return nn.Sequential(*first, second, nn.Flatten())
 
 
 def many_tiny_layers(*, heads=ManyHeads):
     """Predict many properties, each with tiny layers of its own."""
-    model = heads(96, 16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-    for inputs, targets in batches(32, numbers(640, 16), numbers(640, 96)):
-        loss = F.huber_loss(model(inputs), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(inputs)
+    data = batches(32, numbers(640, 16), numbers(640, 96))
+    options = {"find_loss": F.huber_loss, "lr": 0.1, "fused": True}
+    yield from fit(heads(96, 16), data, SGD, **options)
 
 
 def pull_pairs_in_a_loop(points, labels):
@@ -149,13 +103,12 @@ def pull_pairs(points, labels):
 def pairs_in_a_loop(*, contrast=pull_pairs_in_a_loop):
     """Learn an embedding from pairs that are compared one by one."""
     model = mlp(64, 64, 8, activation=nn.Tanh)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    for inputs, labels in batches(24, numbers(480, 64), whole_numbers(4, 480)):
-        loss = contrast(F.normalize(model(inputs)), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(inputs)
+    data = batches(24, numbers(480, 64), whole(4, 480))
+
+    def find_loss(points, labels):
+        return contrast(F.normalize(points), labels)
+
+    yield from fit(model, data, Adam, find_loss=find_loss, lr=1e-3, fused=True)
 
 
 def mix_node_by_node(states, edges):
@@ -168,20 +121,18 @@ def mix_nodes(states, edges):
 
 def graph_node_by_node(*, mix=mix_node_by_node):
     """Train a graph network that visits its nodes one after the other."""
-    features, classes = numbers(150, 24), whole_numbers(6, 150)
-    edges = whole_numbers(150, 150, 6)
-    layers = nn.ModuleList([nn.Linear(48, 24), nn.Linear(48, 6)])
-    optimizer = torch.optim.Adam(layers.parameters(), lr=0.01, fused=True)
-    while True:
-        states = features
+    features, classes = numbers(150, 24), whole(6, 150)
+    edges = whole(150, 150, 6)
+    layers = nn.Linear(48, 24), nn.Linear(48, 6)
+
+    def visit(states):
         for layer in layers:
             messages = mix(states, edges)
             states = layer(torch.cat([F.relu(states), messages], dim=1))
-        loss = F.cross_entropy(states, classes)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(states)
+        return states
+
+    data = batches(150, features, classes)
+    yield from fit(Joined(visit, *layers), data, Adam, lr=0.01, fused=True)
 
 
 def attend_head_by_head(query, key, value):
@@ -198,36 +149,120 @@ def heads_in_a_loop(*, attend=attend_head_by_head):
     """Train a tiny transformer whose heads attend one after the other."""
     embed, mix = nn.Embedding(100, 32), nn.Linear(32, 96)
     head = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 100))
-    parts = nn.ModuleList([embed, mix, head])
-    optimizer = torch.optim.AdamW(parts.parameters(), lr=1e-3, fused=True)
-    for words, following in batches(
-        16, whole_numbers(100, 320, 12), whole_numbers(100, 320, 12)
-    ):
+
+    def read(words):
         states = embed(words)
-        split = [
-            t.unflatten(-1, (4, 8)).transpose(1, 2) for t in mix(states).chunk(3, -1)
-        ]
+        split = mix(states).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
         states = states + attend(*split).transpose(1, 2).flatten(2)
-        loss = F.cross_entropy(head(states).flatten(0, 1), following.flatten())
+        return head(states).transpose(1, 2)  # classes come second
+
+    data = batches(16, whole(100, 320, 12), whole(100, 320, 12))
+    model = Joined(read, embed, mix, head)
+    yield from fit(model, data, AdamW, lr=1e-3, fused=True)
+
+
+OVERHEAD = [
+    shown("A", "overhead"),
+    *plant("overhead", batch_of_one, batch_size=64),
+    *plant("overhead", recurrent_by_hand, encoder=GivenRNN),
+    *plant("overhead", many_tiny_layers, heads=stack_heads),
+    *plant("overhead", pairs_in_a_loop, contrast=pull_pairs),
+    *plant("overhead", graph_node_by_node, mix=mix_nodes),
+    *plant("overhead", heads_in_a_loop, attend=F.scaled_dot_product_attention),
+]
+
+# Fewer or more threads than there are cores
+
+
+def layers_on_one_thread(*, one_thread=True):
+    """Train wide layers on one thread."""
+    if one_thread:
+        torch.set_num_threads(1)
+    data = batches(256, numbers(2048, 784), whole(10, 2048))
+    yield from fit(mlp(784, 800, 800, 10), data, SGD, lr=0.05, fused=True)
+
+
+def images_on_one_thread(*, one_thread=True):
+    """Train a convolutional network on one thread."""
+    if one_thread:
+        torch.set_num_threads(1)
+    layers = [nn.Conv2d(3, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU()]
+    layers += [nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(4), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(1024, 10))
+    data = batches(16, numbers(160, 3, 32, 32), whole(10, 160))
+    yield from fit(model, data, SGD, lr=0.01, momentum=0.9)
+
+
+def transformer_on_many_threads(*, threads_per_core=4):
+    """Train a small transformer on four times as many threads as cores."""
+    torch.set_num_threads(threads_per_core * torch.get_num_threads())
+    layer = nn.TransformerEncoderLayer(128, 4, 256, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.TransformerEncoder(layer, 2), nn.Linear(128, 50))
+    join = Joined(lambda states: model(states).transpose(1, 2), model)
+    data = batches(16, numbers(160, 32, 128), whole(50, 160, 32))
+    yield from fit(join, data, Adam, clip=clip_to_one, lr=1e-3, fused=True)
+
+
+def gates_on_many_threads(*, threads_per_core=4):
+    """Train a recurrent cell on four times as many threads as cores."""
+    torch.set_num_threads(threads_per_core * torch.get_num_threads())
+    cell, head = nn.GRUCell(64, 192), nn.Linear(192, 64)
+    optimizer = SGD([*cell.parameters(), *head.parameters()], lr=0.01, fused=True)
+    for (series,) in batches(192, numbers(768, 10, 64)):
+        state = torch.zeros(192, 192)
+        loss = torch.zeros(())
+        for time in range(9):
+            state = cell(series[:, time], state)
+            loss = loss + F.mse_loss(head(state), series[:, time + 1])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        yield len(words)
+        yield len(state)
 
 
-_TABLE = [
-    ("a recurrent network by hand", recurrent_by_hand, {"encoder": GivenRNN}),
-    ("many tiny layers", many_tiny_layers, {"heads": StackedHeads}),
-    ("pairs in a loop", pairs_in_a_loop, {"contrast": pull_pairs}),
-    ("a graph, node by node", graph_node_by_node, {"mix": mix_nodes}),
-    (
-        "attention, head by head",
-        heads_in_a_loop,
-        {"attend": F.scaled_dot_product_attention},
-    ),
-]
-OVERHEAD = [
-    Planted("a batch of one", "overhead", batch_of_one, batch_of_many),
-    shown("A", "samples in a loop", "overhead"),
-    *(Planted(name, "overhead", bad, partial(bad, **fix)) for name, bad, fix in _TABLE),
+def make_pool(crowded):
+    """Make a pool of as many threads as cores; crowded: of twice as many.
+
+    Then each of them computes on four more threads per core, else on itself alone.
+    """
+    cores = torch.get_num_threads()
+    threads, each = (2 * cores, 4 * cores) if crowded else (cores, 1)
+    return ThreadPoolExecutor(
+        threads, initializer=torch.set_num_threads, initargs=(each,)
+    )
+
+
+def ensemble_in_a_pool(*, crowded=True):
+    """Train an ensemble in a pool, each of whose threads has many threads."""
+    data = numbers(2048, 64), whole(10, 2048)
+    members = []
+    for _ in range(8):
+        model = mlp(64, *[160] * 4, 10)
+        members.append(fit(model, batches(256, *data), SGD, lr=0.1, fused=True))
+    with make_pool(crowded) as pool:
+        while True:
+            items, *_ = pool.map(next, members)
+            yield items
+
+
+def taught_in_a_pool(*, crowded=True):
+    """Learn from a teacher that is asked in a pool whose threads have many threads."""
+    teacher = mlp(128, *[192] * 10, 10, activation=nn.Tanh).requires_grad_(False)
+    model = mlp(128, 64, 10)
+    data = batches(512, numbers(4096, 128), numbers(4096, 128))
+    with make_pool(crowded) as pool:
+
+        def follow(outputs, inputs):
+            taught = torch.cat(list(pool.map(teacher, inputs.split(32)))).softmax(1)
+            return F.kl_div(outputs.log_softmax(1), taught, reduction="batchmean")
+
+        yield from fit(model, data, SGD, find_loss=follow, lr=0.1, momentum=0.9)
+
+
+THREADS = [
+    shown("F", "threads"),
+    *plant("threads", layers_on_one_thread, images_on_one_thread, one_thread=False),
+    *plant("threads", transformer_on_many_threads, threads_per_core=1),
+    *plant("threads", gates_on_many_threads, threads_per_core=1),
+    *plant("threads", ensemble_in_a_pool, taught_in_a_pool, crowded=False),
 ]

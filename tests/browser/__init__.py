@@ -1,1 +1,0 @@
-"""Tests in a real JupyterLab, in a real browser."""

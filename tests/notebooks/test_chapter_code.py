@@ -1,0 +1,143 @@
+"""Code of chapters that readers take with them: a recipe, and plans that add up."""
+
+import copy
+import itertools
+import math
+import threading
+from pathlib import Path
+
+import lenet_race
+import nbformat
+import pytest
+import torch
+from helpers import wait_until
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kit
+from kit.costs import LINKS
+
+TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
+
+
+def cells_of(name):
+    return nbformat.read(TUTORIALS / name, as_version=4).cells
+
+
+# Chapter 00: a trainer's callback becomes a generator
+
+
+@pytest.fixture
+def steps_of(tidy):
+    sources = {cell.id: cell.source for cell in cells_of("00_start_here.ipynb")}
+    names, before = {"torch": torch}, {*threading.enumerate()}
+    exec("import queue, threading\n" + sources["recipe"], names)
+    yield names["steps_of"]
+    wait_until(lambda: {*threading.enumerate()} <= before, 5)
+
+
+def test_the_trainers_thread_ends_and_its_error_reaches_the_reader(steps_of):
+    unwound = threading.Event()
+
+    def fit(on_step):
+        try:
+            for items in (3, 4, 5):
+                on_step(items)
+            raise RuntimeError("no more data")
+        finally:
+            unwound.set()
+
+    steps = steps_of(fit)
+    assert [next(steps) for _ in range(3)] == [3, 4, 5]
+    with pytest.raises(RuntimeError, match="no more data"):
+        next(steps)
+    unwound.clear()
+    steps = steps_of(fit)
+    next(steps)
+    steps.close()
+    assert unwound.wait(5), "closing must end the trainer"
+
+
+def test_trainer_and_reader_take_turns_on_equal_terms(steps_of):
+    events, threads = [], torch.get_num_threads()
+
+    def fit(on_step):
+        for number in range(3):
+            events.append((number, torch.get_num_threads()))
+            on_step(1)
+        return 7  # is no step
+
+    for number, _ in enumerate(steps_of(fit)):
+        events.append(f"{number} is seen")
+    wanted = [((number, threads), f"{number} is seen") for number in range(3)]
+    assert events == [*itertools.chain(*wanted)]
+
+
+# Chapter 13: plans leave the sum, and its simulated network and its formula agree
+
+
+CELLS = {"message", "root", "tree", "ring", "curve", "crossover", "hierarchy"}
+
+
+@pytest.fixture(scope="module")
+def chapter():
+    """What the chapter's cells define, without what they run or measure."""
+    names = {"__name__": "__main__"}
+    for cell in cells_of("13_communication.ipynb"):
+        parts = cell.source.split("\n\n\n")
+        if cell.id == "imports":
+            exec(parts[0].partition("torch.set_num_threads")[0], names)
+        if cell.id in CELLS:
+            for part in parts:
+                if part.startswith(("def ", "fields")):
+                    exec(part, names)
+    return names
+
+
+def leaves_the_sum(steps, n):
+    """Return whether all ranks have the sum; each begins with a number of its own."""
+    steps = list(steps)
+    places = math.lcm(*(m.parts for step in steps for m in step))
+    have = [[(n + 1) ** rank] * places for rank in range(n)]
+    for step in steps:
+        before = [list(tensor) for tensor in have]
+        for m in step:
+            size = places // m.parts
+            for place in range(m.part * size, (m.part + 1) * size):
+                old = have[m.receiver][place] if m.adds else 0
+                have[m.receiver][place] = old + before[m.sender][place]
+    return {*itertools.chain(*have)} == {sum((n + 1) ** rank for rank in range(n))}
+
+
+PLANS = st.sampled_from(["through_root", "tree", "ring"])
+
+
+@given(PLANS, st.integers(2, 12), st.floats(8, 1e9))
+def test_a_plan_leaves_the_sum_and_takes_what_is_predicted(chapter, name, n, size):
+    plan, link = chapter[name], LINKS["InfiniBand NDR"]
+    assert leaves_the_sum(plan(n), n)
+    took = chapter["simulate"](plan(n), size, chapter["own_way"])
+    assert took == pytest.approx(chapter["predict_all_reduce"](plan, n, size, link))
+    assert leaves_the_sum(chapter["hierarchical"](2 * n, 2), 2 * n)
+    assert leaves_the_sum(chapter["hierarchical"](2 * n, n), 2 * n)
+
+
+# The LeNet race
+
+
+@pytest.mark.nightly
+def test_a_race_keeps_the_training_and_claims_no_speed_without_it(tidy, tmp_path):
+    race = ["--images=600", "--epochs=2", "--device=cpu"]
+    recording = tmp_path / "a.json"
+    told = [f"--json={recording}", "--variants", "source", "resident", "fused"]
+    assert lenet_race.main([*race, *told]) == 0
+    source, *others = kit.load(recording)
+    for trial in others:  # the same steps, from the same weights
+        losses, wanted = (each.metrics["loss"][1::2] for each in (trial, source))
+        assert losses == pytest.approx(wanted, rel=1e-4)
+    ill = copy.deepcopy(source)
+    for life in ill.lives:
+        life.metrics["accuracy"] = [x - 0.1 for x in life.metrics["accuracy"]]
+    arguments = lenet_race.read_arguments(race)
+    table = lenet_race.make_table({"source": source, "resident": ill}, arguments)
+    assert "not claimed" in table and "not equal" in table

@@ -1,0 +1,48 @@
+"""Exercises: each waits for an answer, and plausible wrong ones are refused."""
+
+import re
+import runpy
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from kit.teaching import check
+
+TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
+CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
+every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+
+
+def exercises_of(path):
+    """Return the exercises that a chapter's notebook checks, in order."""
+    cells = nbformat.read(path, as_version=4).cells
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    found = re.findall(r"\bcheck\(\s*['\"]([^'\"]+)['\"]", code)
+    return list(dict.fromkeys(found))
+
+
+@every_chapter
+def test_an_exercise_waits_for_the_reader(path, monkeypatch):
+    monkeypatch.chdir(TUTORIALS)
+    names = exercises_of(path)
+    assert len(names) >= 3
+    for name in names:
+        assert name.startswith(f"{path.name[:2]}/")
+        assert not check(name, None).attempted
+        assert "not attempted" in repr(check(name, None))
+
+
+@every_chapter
+def test_a_plausible_wrong_answer_is_refused_with_a_reason(path, smoke, monkeypatch):
+    monkeypatch.chdir(TUTORIALS)
+    number = path.name[:2]
+    wrong = runpy.run_path(f"checks/{number}_wrong.py")["WRONG"]
+    assert [f"{number}/{name}" for name in wrong] == exercises_of(path)
+    for name, answers in wrong.items():
+        assert 2 <= len(answers) <= 3, name
+        for answer in answers:
+            found = check(f"{number}/{name}", answer)
+            assert found.attempted and not found.passed, f"{name} takes {answer}"
+            assert len(found.message) > 20, f"{name} does not say why"
+            assert not found.message.startswith("it raised"), found

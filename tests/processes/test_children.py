@@ -1,0 +1,285 @@
+"""Real processes: what a measurement started ends with it, the reader's own go on."""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from multiprocessing import forkserver, resource_tracker
+
+import pytest
+from helpers import forked, refused, wait_until
+from torch.utils.data import DataLoader
+
+import kit
+from kit import life, system
+from kit.experiment import ExperimentError
+from kit.hints import find_hint
+
+pytestmark = pytest.mark.usefixtures("smoke")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose")
+
+
+@contextlib.contextmanager
+def child():
+    """Keep a child process that sleeps for as long as the block lasts."""
+    process = forked(time.sleep, 60)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.join()
+
+
+def start(code):
+    """Start Python on some code; return when it says that it has begun."""
+    command = [sys.executable, "-c", f"print(flush=True)\n{code}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    process.stdout.readline()
+    return process
+
+
+def idle():
+    while True:
+        time.sleep(0.001)
+        yield 1
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Give processes less time to end: two seconds each would be most of this file."""
+    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(life, "_GRACE_AFTER_INTERRUPT", 0.1)
+
+
+STUBBORN = "import signal, subprocess, time\nsignal.signal(15, signal.SIG_IGN)\n"
+STUBBORN += "subprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
+
+
+ENDS = {"stop": "stopped", "no lists": "complete", "another cell": "disturbed"}
+
+
+@pytest.mark.parametrize("where", ["set-up", "step", "close"])
+@pytest.mark.parametrize("how", [ExperimentError, KeyboardInterrupt, *ENDS])
+def test_however_it_ends_no_process_is_left_and_who_lingered_is_named(
+    how, where, impatient, progresses, monkeypatch
+):
+    """Where another cell ran meanwhile, they may be its own: they are only named."""
+    listdir, pids = os.listdir, set()
+
+    def list_nothing(path):
+        return listdir("/proc/none" if str(path).startswith("/proc/") else path)
+
+    acts = {
+        ExperimentError: lambda: int("broken"),
+        KeyboardInterrupt: lambda: signal.raise_signal(signal.SIGINT),
+        "stop": lambda: progresses[-1].stop(),
+        "another cell": lambda: progresses[-1].disturb(),
+        # As on a Mac, which has no /proc.
+        "no lists": lambda: monkeypatch.setattr(os, "listdir", list_nothing),
+    }
+
+    def linger():
+        parent = start(STUBBORN)
+        wait_until(lambda: system.find_descendants(parent.pid))
+        pids.update({parent.pid}, system.find_descendants(parent.pid))
+        _ = where == "set-up" and acts[how]()
+        yield 1
+        yield 1
+        _ = where == "step" and acts[how]()
+        try:
+            yield from idle()
+        finally:
+            _ = where == "close" and acts[how]()
+
+    try:
+        with contextlib.nullcontext() if how in ENDS else pytest.raises(how):
+            trial = kit.measure(linger)
+            is_late = (how, where) == ("stop", "close")
+            assert trial.outcome == ("complete" if is_late else ENDS[how])
+            assert all(f"({pid})" in repr(trial) for pid in pids)
+        theirs = pids if how == "another cell" else set()
+        wait_until(
+            lambda: system.find_alive(pids) == theirs
+        )  # killed ones take a moment
+        assert len(pids) == 2
+    finally:
+        system.end(pids)
+
+
+@pytest.mark.parametrize(("needs", "interrupted"), [(1.4, False), (0.4, True)])
+def test_a_process_that_saves_something_has_time_to_end(tmp_path, needs, interrupted):
+    file = tmp_path / "saved"
+
+    def checkpoints():
+        start(f"import time; time.sleep({needs}); open({str(file)!r}, 'w')")
+        yield 1
+        if interrupted:
+            signal.raise_signal(signal.SIGINT)
+        yield from idle()
+
+    with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
+        assert kit.measure(checkpoints).notes == []
+    assert file.exists()
+
+
+@linux
+def test_the_readers_own_processes_go_on_and_the_experiments_own_end_unnamed():
+    """Theirs are one from before, and one of another thread: a cell beside a panel."""
+    begun, over, theirs, own = threading.Event(), threading.Event(), set(), []
+
+    def cell():
+        begun.wait(30)
+        with child() as process:
+            theirs.add(process.pid)
+            over.wait(30)
+
+    def experiment():
+        with child() as process:
+            own.append(process.pid)
+            yield 1
+            begun.set()
+            wait_until(lambda: len(theirs) == 2)
+            yield from idle()
+
+    other = threading.Thread(target=cell)
+    other.start()
+    with child() as before:
+        theirs.add(before.pid)
+        notes = kit.measure(experiment).notes
+        alive = system.find_alive([*theirs, *own])
+    over.set()
+    other.join()
+    assert (notes, alive, len(own)) == ([], theirs, 1)
+
+
+def hang(waits_for):
+    """Return an experiment whose step waits for a loader's worker, which sleeps."""
+
+    def fetch(samples):
+        time.sleep(60 if 3 in samples else 0)
+        return samples
+
+    def hangs(*, n=1):
+        fork = {"num_workers": 1, "multiprocessing_context": "fork"}
+        loader = iter(DataLoader(range(4), collate_fn=fetch, **fork))
+        for _ in loader:
+            yield n
+            waits_for[:] = [each.pid for each in loader._workers]
+
+    return hangs
+
+
+def test_a_second_stop_ends_what_a_step_waits_for_and_the_first_does_not():
+    panel = kit.explore(hang(waits_for := []), n=[1, 2])
+    running = threading.Thread(target=panel.run)
+    running.start()
+    wait_until(lambda: waits_for)
+    panel.stop()
+    panel.stop()
+    time.sleep(0.5)
+    assert system.find_alive(waits_for), "one Stop, or two at once, only ask"
+    wait_until(lambda: panel.stop() or not system.find_alive(waits_for), 20)
+    running.join(20)
+    assert [trial.outcome for trial in panel.trials] == ["stopped"]
+
+
+def test_an_interrupt_of_a_hanging_step_ends_it_and_its_workers_at_once():
+    def interrupt():
+        wait_until(lambda: waits_for)
+        begun.append(time.monotonic())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    waits_for, begun = [], []
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        kit.measure(hang(waits_for))
+    assert time.monotonic() - begun[0] < 2 and not system.find_alive(waits_for)
+
+
+def test_helpers_that_all_share_survive_and_a_fork_servers_workers_do_not(impatient):
+    tracker, pids = resource_tracker._resource_tracker, []
+    tracker._stop()  # else another test may have started it before
+
+    def starts_them(*, variant=1):
+        resource_tracker.ensure_running()
+        context = multiprocessing.get_context("forkserver")
+        process = context.Process(target=time.sleep, args=[60], daemon=True)
+        process.start()
+        pids.append(process.pid)
+        yield from idle()
+
+    comparison = kit.compare(starts_them, variant=[1, 2])
+    assert len(pids) > 2 and not system.find_alive(pids)
+    shared = {tracker._pid, forkserver._forkserver._forkserver_pid}
+    assert system.find_alive(shared) == shared
+    assert not any(f"({pid})" in repr(comparison.trials) for pid in shared)
+
+
+DEATHS = {
+    "killed": (lambda: os.kill(os.getpid(), signal.SIGKILL), ["pid", "memory"]),
+    "leaves": (lambda: os._exit(3), ["pid", "num_workers=0"]),
+    "raises": (lambda: int("a\nb"), ["ValueError", "worker process 0", "with base 10"]),
+}
+
+
+@pytest.mark.parametrize(("act", "words"), DEATHS.values(), ids=DEATHS)
+def test_a_worker_that_dies_or_raises_says_what_to_do(act, words):
+    def collate(samples):
+        if 12 in samples:
+            act()
+        return samples
+
+    def load():
+        how = {"num_workers": 1, "multiprocessing_context": "fork"}
+        for batch in DataLoader(range(64), batch_size=8, collate_fn=collate, **how):
+            yield len(batch)
+
+    assert "Traceback (" not in refused(lambda: kit.measure(load), *words)
+
+
+WORKER = "DataLoader worker (pid 7) is killed by signal: "
+GONE = "DataLoader worker (pid 7) exited unexpectedly"
+REMEDIES = [
+    (f"{WORKER}Killed. ", "memory is full"),
+    (GONE, "memory was full"),
+    (f"{WORKER}Bus error. ", "/dev/shm"),
+    ("unable to write to file </torch_7_12>: No space left on device", "--shm-size"),
+    (f"{WORKER}Aborted. ", "Native code"),
+    ("DataLoader timed out after 5 seconds", "num_workers=0"),
+    ("[Errno 24] Too many open files", "file_system"),
+    ("Cannot re-initialize CUDA in forked subprocess.", "CPU tensors"),
+    ("[Errno 28] No space left on device: 'model.pt'", None),
+    ("bus error", None),
+]
+# Paths and code in a worker's traceback may be any: only its end is the error.
+TRACEBACK = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback:\n"
+TRACEBACK += '  File "/torch_1/shm.py", line 7\n    raise Odd  # Too many open files'
+REMEDIES += [(f"{TRACEBACK}\nRuntimeError: no photo\n", None)]
+
+
+@pytest.mark.parametrize(("said", "word"), REMEDIES)
+def test_a_known_failure_has_its_remedy_and_no_other_has(monkeypatch, said, word):
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda **_: "fork")
+    hint = find_hint(RuntimeError(said))
+    assert (hint is None) == (word is None)
+    assert hint is None or (word in hint and not re.search(r"[{\n]", hint))
+
+
+def test_what_other_processes_cannot_see_goes_into_a_file(monkeypatch):
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda **_: "spawn")
+    monkeypatch.setitem(sys.modules, "__main__", types.ModuleType("__main__"))
+    assert "%%writefile" in find_hint(RuntimeError(GONE))
+    of_a_cell = b"\x80\x04\x8c\x08__main__\x8c\x04Data\x93."  # what a worker is sent
+    with pytest.raises(AttributeError) as caught:
+        pickle.loads(of_a_cell)
+    assert "%%writefile" in find_hint(caught.value)
+    with pytest.raises(TypeError) as caught:
+        pickle.dumps(idle())
+    assert "a file's top level" in find_hint(caught.value)

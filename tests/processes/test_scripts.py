@@ -1,0 +1,55 @@
+"""Scripts that chapters send readers to: torchrun's training, recording on a GPU."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from kit import recording
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "tutorials" / "scripts"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+SMALL = ["--epochs=2", "--images=3000", "--batch-size=32", "--learning-rate=0.05"]
+#: Sums of halves are rounded otherwise, and training makes that grow.
+TOLERANCE = 0.02
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+def test_two_processes_of_torchrun_train_as_well_as_one():
+    loopback = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
+    environment, found = os.environ | {"OMP_NUM_THREADS": "1"} | loopback, []
+    for how in ([], TORCHRUN):
+        command = [sys.executable, *how, str(SCRIPTS / "train_ddp.py"), *SMALL]
+        told = subprocess.check_output(command, env=environment, text=True)
+        accuracies = re.findall(r"accuracy ([\d.]+)", told)
+        assert len(accuracies) == 2, "rank 0 tells of each epoch, and nobody else"
+        found.append(float(accuracies[-1]))
+    assert found[0] > 0.3, "it has learned: a tenth is right by chance"
+    assert found[1] == pytest.approx(found[0], abs=TOLERANCE)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="is for Linux")
+@pytest.mark.timeout(300)
+def test_a_chapter_is_recorded_with_a_real_python(tmp_path):
+    code = "import kit\n\ndef count():\n    while True:\n        yield 1\n\n"
+    cell = nbformat.v4.new_code_cell(f"{code}kit.measure(count)")
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(notebook, tmp_path / "00_short.ipynb")
+    asked = ["--smoke", "--bundle", "-", "out", "00_short.ipynb"]
+    environment = os.environ | {"PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
+    command = [SCRIPTS / "record_gpu.sh", *asked]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    with tarfile.open(tmp_path / "out" / "recordings.tar.gz") as bundle:
+        bundle.extractall(tmp_path, filter="data")
+    (made,) = tmp_path.glob("00_short__*.json")
+    assert [trial.experiment for trial in recording.read(made).trials] == ["count"]
+    cells = json.loads((tmp_path / "00_short.ipynb").read_text())["cells"]
+    assert "items per second" in str(cells[0]["outputs"])

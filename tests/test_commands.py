@@ -1,0 +1,338 @@
+"""From a shell: `python -m kit`, and `claims` and `record` in tutorials/scripts."""
+
+import datetime
+import math
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import claims
+import nbformat
+import pytest
+import record as recorder
+from trials import make_machine, rate_trial, run_trial
+
+from kit import diagnosis, recording
+from kit.__main__ import load_experiment, main
+from kit.comparison import Comparison
+from kit.experiment import ExperimentError
+from kit.ratio import Ratio
+from kit.recording import Recording
+from kit.teaching import Claim
+from kit.trial import JOURNAL
+
+CPU, GPU, CHAPTER = "imaginary-2-cores", "imaginary-gpu", "00_made_up"
+SENTENCE = "Two are faster than one."
+COUNT = "def count(*, n=1):\n    while True:\n        yield n"
+COUNT += "\n\n\ncomparison = kit.compare(count, n=[1, 2])"
+CLAIM = f"kit.claim({SENTENCE!r}, comparison, at_least=1.5, otherwise='Or not.')"
+TRAIN = "\ndef train(*, batch_size=64, lr=0.1):\n    yield batch_size\n"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch, tmp_path):
+    """A folder of its own, no smoke, an empty journal; what is changed comes back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KIT_SMOKE", raising=False)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    before, JOURNAL[:] = JOURNAL[:], []
+    yield
+    JOURNAL[:] = before
+    for name in ("train", "quick", "sizes", "package", "package.module"):
+        sys.modules.pop(name, None)
+
+
+def run(capsys, command, *words):
+    try:
+        status = command([str(word) for word in words])
+    except SystemExit as ended:
+        status = ended.code
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return status, printed.out, printed.err
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """How `diagnose` was asked: a real one takes seconds, and is tested elsewhere."""
+    made = []
+
+    def diagnose(experiment, *, seconds, **knobs):
+        if seconds == 13:
+            raise ExperimentError("train ended after 1 step.\nPut a loop around it.")
+        made.append({"seconds": seconds, "first": next(experiment(**knobs)), **knobs})
+        return SimpleNamespace(to_html=lambda: "<title>61 % × 2</title>")
+
+    monkeypatch.setattr(diagnosis, "diagnose", diagnose)
+    Path("train.py").write_text(TRAIN)
+    return made
+
+
+KNOBS = [("64", 64), ("1e-3", 1e-3), ("True", True), ("'64'", "64"), ("b=c", "b=c")]
+KNOBS += [("None", None), ("(0.9, 1)", (0.9, 1)), ("", ""), ("exit()", "exit()")]
+
+
+@pytest.mark.parametrize(("text", "value"), KNOBS)
+def test_a_knob_is_a_literal_or_else_a_string(capsys, asked, text, value):
+    words = ["train.py:train", f"lr={text}", "batch_size=8", "--html", "a.html"]
+    status, out, err = run(capsys, main, "diagnose", *words)
+    assert (status, err) == (0, "")
+    assert asked == [{"seconds": 20.0, "first": 8, "batch_size": 8, "lr": value}]
+    assert type(asked[0]["lr"]) is type(value)
+    assert Path("a.html").read_text("utf-8") == "<title>61 % × 2</title>"
+    assert out.splitlines()[-1] == str(Path("a.html").resolve())
+
+
+WORDS = [
+    ("diagnose --help", 0, "kit diagnose train.py:train batch_size=64"),
+    ("machine", 0, "cores"),
+    ("diagnose train.py:train lr", 2, "'lr' is not written name=value"),
+    ("diagnose train.py:train --seconds five", 2, "five"),
+    ("diagnose train.py", 2, "which function of it? train.py:train"),
+    ("diagnose absent.py:train", 2, "there is no file absent.py here"),
+    ("dance", 2, "usage: "),
+    ("diagnose train.py:absent", 1, "train.py has no absent"),
+    ("diagnose train.py:train seconds=13", 1, "error: train ended after 1 step.\nPut"),
+]
+
+
+@pytest.mark.parametrize(("words", "status", "said"), WORDS)
+def test_what_is_asked_wrongly_ends_with_2_what_cannot_be_measured_with_1(
+    capsys, asked, words, status, said
+):
+    found, out, err = run(capsys, main, *words.split())
+    assert found == status and said in (err if status else out) and not asked
+
+
+def test_a_script_is_imported_as_python_would_run_it(capsys):
+    Path("package").mkdir()
+    Path("package/sizes.py").write_text("N = 5")
+    for name, place in (("module", "."), ("train", "")):
+        code = f"from {place}sizes import N\ndef train():\n    yield N"
+        Path(f"package/{name}.py").write_text(code)
+    for where in ("package/train.py", "package.module"):
+        assert next(load_experiment(where, "train")()) == 5
+    assert sys.modules["train"].__name__ == "train", "worker processes find it"
+    Path("quick.py").write_text("import time\ntime.sleep(0.1)\n1 / 0")
+    for seconds, times in ((10.0, 0), (0.01, 1)):
+        with pytest.raises(ZeroDivisionError):  # which Python shows
+            load_experiment("quick.py", "train", seconds=seconds)
+        said = capsys.readouterr().err
+        assert said.count("quick.py") == said.count("while it is imported") == times
+
+
+def write_chapter(folder, *cells, name=CHAPTER):
+    folder.mkdir(parents=True, exist_ok=True)
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_markdown_cell(f"# {len(cells)} cells")]
+    book.cells += [nbformat.v4.new_code_cell(source) for source in cells]
+    nbformat.write(book, path := folder / f"{name}.ipynb")
+    return path
+
+
+def made_up(speed, machine=CPU):
+    speeds = speed if isinstance(speed, list) else [speed] * 5
+    where = {"machine": make_machine(machine), "source": COUNT}
+    slow = rate_trial(1.0, knobs={"n": 1}, **where)
+    fast = rate_trial(lambda s, r, b: 1 / speeds[s // 2], knobs={"n": 2}, **where)
+    return Comparison([slow, fast], ["n=1", "n=2"])
+
+
+def record(folder, speed=2.0, machine=CPU, chapter=CHAPTER, said=SENTENCE, year=2026):
+    comparison = made_up(speed, machine)
+    row = Claim(said, comparison.ratio, "faster", 1.5, "Or not.").to_dict()
+    row |= {"comparison": 0, "label": "n=2"}
+    made = Recording(comparison.trials, [comparison], [row])
+    if (folder / f"{chapter}.ipynb").is_file():
+        recorder.add_slices(made, folder / f"{chapter}.ipynb")
+    path = folder / "recordings" / f"{chapter}__{machine}__{year}-01-02.json"
+    recording.write(made, path)
+    return path
+
+
+PLAIN, WIDE = CLAIM.replace(", at_least=1.5", ""), [0.9, 1.0, 1.1, 1.2, 1.3]
+SAME = CLAIM.replace("at_least=1.5", "expect='same'")
+CHANGED = COUNT.replace("yield n", "yield 2 * n")
+HARMLESS = ["%%bash\nfor x in 1 2; do echo $x; done", "%%writefile a.txt\nno Python"]
+HARMLESS += ["files = !ls", "await some()", f"# {CLAIM}", f"text = {CLAIM!r}"]
+THREE = "'Three are best.', other"
+ONE_MORE = [f"claim({THREE})", f"teaching.claim({THREE})", f"kit.claim(\n    {THREE})"]
+ONE_MORE += [f"if True:\n    made = kit.claim({THREE})", "kit.claim(f'Three {n}', x)"]
+ONE_MORE += [f"%matplotlib inline\nkit.claim({THREE})", "kit.claim(sentence='Three')"]
+#: A chapter's cells, how many times as fast it was recorded, and what has to be said.
+CASES = [([COUNT, CLAIM, cell], {CPU: 2.0}, []) for cell in HARMLESS]
+CASES += [([COUNT, CLAIM, cell], {CPU: 2.0}, ["Three"]) for cell in ONE_MORE]
+CASES += [
+    ([COUNT.replace("yield n", "yield n  # why"), "x = 1", CLAIM], {CPU: 2.0}, []),
+    ([COUNT], {CPU: 0.5}, []),
+    ([COUNT, CLAIM], {CPU: 2.0, GPU: 0.5}, []),  # `otherwise` says so
+    ([COUNT, CLAIM], {CPU: 1.0, GPU: 0.5}, ["contradict", CPU, GPU]),
+    ([COUNT, CLAIM.replace("1.5", "3")], {CPU: 2.0}, ["contradict"]),
+    ([COUNT, SAME], {CPU: 2.0}, ["contradict"]),
+    ([COUNT, CLAIM], {}, ["no recording", SENTENCE]),
+    ([COUNT, CLAIM.replace("at_least=1.5", "open=True")], {CPU: WIDE}, []),
+    ([COUNT, PLAIN], {CPU: WIDE}, ["no machine can tell"]),
+    ([CHANGED, PLAIN], {CPU: 2.0}, ["-        yield n\n+"]),
+    ([CLAIM], {CPU: 2.0}, ["changed", "record it again"]),
+    ([COUNT, CLAIM, CLAIM], {CPU: 2.0}, ["twice"]),
+]
+
+
+@pytest.mark.parametrize(("cells", "speeds", "words"), CASES)
+def test_a_claim_stands_only_by_what_was_recorded_of_the_code_that_is_there(
+    tmp_path, capsys, cells, speeds, words
+):
+    write_chapter(folder := tmp_path / "tutorials", COUNT, CLAIM)
+    for machine, speed in speeds.items():
+        record(folder, speed, machine)
+    write_chapter(folder, *cells)
+    status, out, err = run(capsys, claims.main, "--check")
+    assert status == bool(words), err
+    assert all(word in err for word in [CHAPTER, *words] if words)
+    mark = "✗" if "contradict" in words else "?" if WIDE in speeds.values() else "✓"
+    assert SENTENCE not in out or mark in out
+    assert run(capsys, claims.main, "--folder", folder)[0] == 0, "without --check"
+
+
+SPOILT = {"cut": "cannot be read", "renamed": f"was made on {CPU}"}
+SPOILT |= {"smoke": "short run", "verdict": "whole"}
+
+
+@pytest.mark.parametrize(("how", "said"), SPOILT.items())
+def test_a_recording_that_is_not_what_it_should_be_counts_for_nothing(
+    tmp_path, capsys, how, said
+):
+    write_chapter(tmp_path / "tutorials", COUNT, CLAIM)
+    made = recording.read(path := record(tmp_path / "tutorials", 4.0))
+    if how == "smoke":
+        made.trials[0].conditions[how] = 1.0
+    elif how == "verdict":
+        made.claims[0][how] = "✓"
+    recording.write(made, path)
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:500])
+    elif how == "renamed":
+        path.rename(str(path).replace(CPU, GPU))
+    status, out, err = run(capsys, claims.main, "--check")
+    assert status == 1 and "4 ×" not in out
+    assert said in err and len(err.splitlines()) <= 6
+
+
+QUIET = (0.98, 1.02)
+UNQUIET = [(0.95, 1.0), (1.0, 1.05), (0.3, 4.0), (1.04, 1.05), (math.nan, math.nan)]
+BETTER = [run_trial([1.0, 1.0], {"accuracy": [0, x, 0, x]}) for x in (0.8, 1.0)]
+OTHERS = Comparison(BETTER, ["a", "b"], "accuracy", 0.01)
+MEASURE = f"""import kit
+from kit.trial import JOURNAL
+from test_commands import OTHERS, made_up
+from trials import make_trial
+comparison = made_up(2.0, {CPU!r})
+JOURNAL.extend([make_trial(outcome="stopped"), *comparison.trials, comparison])
+JOURNAL.extend([*OTHERS.trials, OTHERS])"""
+#: What a cell may show; only the first is kept.
+SHOWN = [{"data": {"text/plain": "shown"}}, {"data": {"text/html": "<script>"}}]
+SHOWN += [{"data": {"application/vnd.jupyter.widget-view+json": {}}}]
+SHOWN += [{"data": {"text/plain": "3 s left"}, "metadata": {"kit": "progress"}}]
+
+
+class Kernel:
+    is_cut, environments = False, []
+
+    def __init__(self, notebook, **options):
+        self.notebook = notebook
+
+    def execute(self, env):
+        self.environments.append(env)
+        names = {}
+        for number, cell in enumerate(self.notebook.cells):
+            if cell.cell_type == "code":
+                exec(cell.source, names)
+                shown = [nbformat.v4.new_output("display_data", **x) for x in SHOWN]
+                cell.execution_count, cell.outputs = number, shown
+
+
+@pytest.fixture
+def quiet(monkeypatch, tmp_path):
+    """A chapter, and intervals that checks will find, the last one again and again."""
+    monkeypatch.setattr(recorder, "Client", Kernel)
+    looks = SimpleNamespace(ahead=[QUIET], found=[])
+    looks.chapter = write_chapter(tmp_path / "tutorials", MEASURE, CLAIM)
+
+    def look(experiments, *, seconds):
+        assert [*experiments.values()] == [recorder.train] * 2 and seconds == 10
+        looks.found.append(looks.ahead[0])
+        looks.ahead[:] = looks.ahead[1:] or looks.ahead
+        return SimpleNamespace(ratio=Ratio(1.0, *looks.found[-1], "same"))
+
+    monkeypatch.setattr(recorder, "compare", look)
+    return looks
+
+
+def test_a_chapter_is_recorded_with_static_outputs_in_place_of_earlier(
+    quiet, capsys, monkeypatch
+):
+    monkeypatch.setenv("KIT_SMOKE", "1")
+    chapter = quiet.chapter
+    for year in (2024, 2025):
+        record(chapter.parent, year=year)
+    others = [record(chapter.parent, machine=name) for name in (GPU, f"{CPU}-more")]
+    others += [record(chapter.parent, chapter="01_second")]
+    status, out, err = run(capsys, recorder.main, chapter)
+    assert (status, err) == (0, "") and f"✓ {SENTENCE}" in out
+    [path] = {*(chapter.parent / "recordings").iterdir()} - {*others}
+    today = datetime.date.today().isoformat()
+    assert path.name == f"{CHAPTER}__{CPU}__{today}.json"
+    made = recording.read(path)
+    assert [trial.knobs["n"] for trial in made.trials] == [1, 2, 1, 1], "none stopped"
+    assert made.trials[2:] == BETTER and made.comparisons[1].ratios == OTHERS.ratios
+    assert made.comparisons[0].ratio.value == pytest.approx(2)
+    [row] = made.claims
+    wanted = {"sentence": SENTENCE, "at_least": 1.5, "otherwise": "Or not."}
+    wanted |= {"expect": "faster", "comparison": 0, "label": "n=2"}
+    assert wanted.items() <= row.items() and row["slice"]
+    assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
+    _, *cells = nbformat.read(chapter, as_version=4).cells
+    assert [cell.source for cell in cells] == [MEASURE, CLAIM], "and no machinery"
+    assert [[x.data for x in cell.outputs] for cell in cells] == [
+        [SHOWN[0]["data"]]
+    ] * 2
+    environment = Kernel.environments[-1]
+    assert "KIT_SMOKE" not in environment and environment["KIT_STATIC"] == "1"
+
+
+TRIES = [
+    ("--dry-run", 0, f"✓ {SENTENCE}", 0),
+    ("--into there", 0, f"✓ {SENTENCE}", 2),
+    ("--smoke --into there", 0, f"? {SENTENCE}", 0),
+    ("--smoke", 1, "--into", 0),
+    ("--seconds 60", 1, "--into", 0),
+    ("--into tutorials", 1, "--into", 0),
+    ("--smoke --into tutorials/recordings", 1, "--into", 0),
+    ("--seconds 1 --into there", 1, "left out", 0),
+    ("--dry-run tutorials/absent.ipynb", 1, "absent.ipynb", 0),
+    ("--dry-run tutorials/broken.ipynb", 1, "division by zero", 0),
+]
+#: What the machine is found to be before, and after, on which nothing is kept.
+TRIES += [([each], 1, "End other programs", 1) for each in UNQUIET]
+TRIES += [([QUIET, each], 1, "not quiet", 2) for each in UNQUIET]
+
+
+@pytest.mark.parametrize(("how", "status", "said", "looks"), TRIES)
+def test_a_try_half_a_result_and_an_unquiet_machine_change_nothing_that_readers_see(
+    quiet, capsys, tmp_path, how, status, said, looks
+):
+    readers = write_chapter(tmp_path / "tutorials", "1 / 0", name="broken").parent
+    before = {path: path.read_bytes() for path in readers.rglob("*.*")}
+    options = how if isinstance(how, str) else ""
+    quiet.ahead[:] = [QUIET] if options else how
+    found, out, err = run(capsys, recorder.main, *options.split(), quiet.chapter)
+    assert found == status and said in out + err and len(quiet.found) == looks
+    assert {path: path.read_bytes() for path in readers.rglob("*.*")} == before
+    assert looks != 1 or "recording" not in out, "nothing is run in vain"
+    written = sorted((tmp_path / "there").glob("*"), key=lambda path: path.suffix)
+    is_kept = "there" in options and not status
+    assert [path.suffix for path in written] == [".ipynb", ".json"] * is_kept
+    for path in written[1:]:
+        conditions = recording.read(path).trials[0].conditions
+        assert conditions == ({} if looks else {"smoke": 1.0})

@@ -1,0 +1,559 @@
+"""Who takes turns, for how long, side by side or alone; who waits, stops and prints."""
+
+import collections
+import contextlib
+import functools
+import gc
+import itertools
+import math
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from helpers import OTHER_THREADS, forked, reader_state, wait_until
+
+import kit
+from kit import system
+from kit.progress import Progress, Stopped, take_turn
+from kit.ratio import QUANTITIES
+from kit.trial import JOURNAL
+
+pytestmark = pytest.mark.usefixtures("tidy")
+
+NOTHING = contextlib.nullcontext
+PACES = {"a": 0.005, "b": 0.010, "c": 0.005}
+WILD = [1, 1.5, 0.8, 1.2, 0.7, 1.1, 1.4]
+NET, RELU = torch.nn.Linear(2, 2), torch.nn.ReLU()
+LEAST = functools.partial(max, 0.005)  # a built-in function tells no parameters
+
+
+def noted(clock, pace=PACES.get, *, setup=0.0, company=NOTHING):
+    """An experiment that notes in the clock's events who starts, steps and ends."""
+    alive = []
+
+    def train(*, variant="a"):
+        clock.work(setup)
+        clock.events.append(("open", variant))
+        alive.append(variant)
+        try:
+            with company(variant):
+                while True:
+                    clock.events.append(("alive", "".join(sorted(alive))))
+                    yield 1
+                    clock.work(pace(variant))
+                    clock.events.append(("step", variant))
+        finally:
+            alive.remove(variant)
+            clock.events.append(("close", variant))
+
+    return train
+
+
+def names(clock, kind):
+    return [event[1] for event in clock.events if event[0] == kind]
+
+
+def turns_of(trial):
+    """The turns of a trial's lives, but the first one, which is cold and alone."""
+    return [life.turn for life in trial.lives][1:]
+
+
+def beside(made):
+    return any(life.beside for trial in made.trials for life in trial.lives)
+
+
+def a_thread(variant, name=None):
+    done, stack = threading.Event(), contextlib.ExitStack()
+    thread = threading.Thread(target=done.wait, name=name)
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(done.set)  # the last one comes first
+    return stack
+
+
+def test_starts_and_blocks_come_in_both_orders_so_that_drift_hits_both(clock):
+    made = kit.compare(noted(clock, lambda _: 0.005), variant=["a", "b"], seconds=4.0)
+    opened = "".join(names(clock, "open"))
+    assert opened[:2] == "ab", "cold and alone"
+    twins = [opened[at : at + 4] for at in range(2, len(opened), 4)]
+    assert len(twins) >= 5 and set(twins) <= {"abba", "baab"}
+    story, steps = "", []
+    for event in clock.events:
+        if event == "begin":
+            steps = []
+        elif event == "end" and len(steps) == 5:  # as many as a block has here
+            story += steps[0]
+        elif event[0] == "open":
+            story += "|"
+        elif event[0] == "step":
+            steps.append(event[1])
+    look_a, look_b, *turns = filter(None, story.split("|"))
+    assert set(look_a) == {"a"} and set(look_b) == {"b"}
+    fours = {turn[at : at + 4] for turn in turns for at in range(0, len(turn), 4)}
+    assert fours == {"abba", "baab"}
+    for turn, twin in zip(turns[::2], turns[1::2], strict=True):
+        assert twin == turn.translate(str.maketrans("ab", "ba"))
+    for trial in made.trials:
+        assert [life.turn for life in trial.lives] == [-1, *range(2 * len(twins))]
+
+
+def test_each_challenger_has_turns_of_its_own_with_the_baseline_alone(clock):
+    made = kit.compare(noted(clock), variant=["a", "b", "a"], seconds=6.0)
+    assert set(names(clock, "alive")) == {"a", "b", "ab", "aa"}
+    assert sorted(names(clock, "open")) == sorted(names(clock, "close"))
+    base, *others = (turns_of(trial) for trial in made.trials)
+    assert sorted(base) == sorted(itertools.chain(*others))
+    found = [(ratio.value, ratio.verdict) for ratio in made.ratios.values()]
+    assert found == [(pytest.approx(0.5), "slower"), (pytest.approx(1), "same")]
+
+
+def test_neither_a_cold_first_life_nor_a_first_step_after_a_switch_is_timed(clock):
+    last = [None]
+
+    def pace(variant):  # where the other one was, caches are cold
+        found, last[0] = last[0], variant
+        cold = names(clock, "open").count(variant) == 1
+        return (PACES[variant] if found == variant else 0.5) * (4 if cold else 1)
+
+    made = kit.compare(noted(clock, pace), variant=["a", "b"], seconds=4.0)
+    assert [t.step_seconds for t in made.trials] == pytest.approx([0.005, 0.010])
+    assert [t.items_per_second for t in made.trials] == pytest.approx([200, 100])
+
+
+def lucky(who, factors):
+    """Lives of some variants are of different speeds, as chance has it."""
+    luck, now = itertools.cycle(factors), {}
+
+    def begin(variant):
+        now[variant] = next(luck) if variant in who else 1
+        return NOTHING()
+
+    return {"company": begin, "pace": lambda variant: PACES[variant] * now[variant]}
+
+
+@pytest.mark.parametrize("other", ["b", "c"], ids=["slower", "equal"])
+@pytest.mark.parametrize(
+    ("lives", "setup", "patient", "least", "most"),
+    [([1], 0, False, 0, 0.9), (WILD, 0, False, 0.7, 1.1), (WILD, 1, True, 2.6, 3.2)],
+)
+def test_a_wide_interval_costs_budget(clock, other, lives, setup, patient, least, most):
+    train, begun = noted(clock, setup=setup, **lucky("abc", lives)), clock.now
+    made = kit.compare(train, variant=["a", other], seconds=12.0, patient=patient)
+    assert least * 12.0 <= clock.now - begun <= most * 12.0
+    assert (len(turns_of(made.baseline)) == 10) is (lives == [1])
+    assert (made.ratio.verdict == "slower") is (other == "b")
+
+
+def test_the_rest_of_the_budget_goes_where_the_interval_is_widest(clock):
+    train, begun = noted(clock, **lucky("b", WILD)), clock.now
+    made = kit.compare(train, variant=["a", "a", "b"], seconds=10.0)
+    base, calm, wild = (len(turns_of(trial)) for trial in made.trials)
+    assert calm == 10 < wild and base == calm + wild
+    assert clock.now - begun <= 11.0
+
+
+@pytest.mark.parametrize(("setup", "turns"), [(0.3, 10), (5.0, 2)])
+def test_too_small_a_budget_is_said(clock, progresses, setup, turns):
+    train, begun = noted(clock, setup=setup), clock.now
+    made = kit.compare(train, variant=["a", "b"], seconds=4.0)
+    for words in ("honest pairs need about", "% done", "0.5 × so far", "s left"):
+        assert words in progresses[-1].text()
+    assert len(turns_of(made.baseline)) == turns
+    assert clock.now - begun <= max(3 * 4.0, 3 * turns * setup) + 2 * setup
+
+
+@pytest.mark.parametrize(
+    ("seconds", "setup", "company", "least"),
+    # At least two blocks, ten of them, or a quarter of its start.
+    [(0.5, 0.0, NOTHING, 0.04), (0.5, 0.0, a_thread, 0.2), (4.0, 2.0, NOTHING, 0.5)],
+)
+def test_a_life_is_as_long_as_its_start_is_worth(clock, seconds, setup, company, least):
+    train = noted(clock, setup=setup, company=company)
+    made = kit.compare(train, variant=["a", "b"], seconds=seconds)
+    for trial in made.trials:
+        first, *later = (sum(b.wall_seconds for b in x.blocks) for x in trial.lives)
+        assert min(later) >= least - 1e-6
+        assert first >= max(*later, 0.15 * seconds / 2) - 1e-6
+
+
+def a_child(variant):
+    child, stack = subprocess.Popen(["sleep", "60"]), contextlib.ExitStack()
+    stack.callback(child.wait)
+    stack.callback(child.kill)
+    return stack
+
+
+def settings(variant, of="b"):
+    if variant in of:
+        torch.set_num_threads(OTHER_THREADS)
+        torch.backends.cudnn.benchmark = True
+    return NOTHING()
+
+
+def trained(variant):
+    NET(torch.ones(2)).sum().backward()
+    return 0.005
+
+
+def looked_at(variant):
+    with torch.no_grad():
+        NET(RELU(torch.ones(2)))
+    return 0.005
+
+
+RESTS = {
+    "nothing": (True, {}),
+    "equal settings": (True, {"company": lambda variant: settings(variant, of="ab")}),
+    "kit's thread": (True, {"company": lambda _: a_thread(_, "kit timer")}),
+    "compiler": (True, {"company": lambda _: a_thread(_, "InductorSubproc")}),
+    "teacher": (True, {"pace": looked_at}),
+    "built-in": (True, {"pace": lambda _: LEAST(0.001)}),
+    "trained": (False, {"pace": trained}),
+    "setting": (False, {"company": settings}),
+    "thread": (False, {"company": a_thread}),
+    "child": (False, {"company": a_child}),
+}
+
+
+@pytest.mark.parametrize(("rests", "how"), RESTS.values(), ids=RESTS)
+def test_who_rests_lives_side_by_side_and_nobody_else(clock, smoke, rests, how):
+    before = reader_state()
+    made = kit.compare(noted(clock, **how), variant=["a", "b"])
+    assert beside(made) is rests
+    assert ("ab" in names(clock, "alive")) is rests
+    assert names(clock, "open") == [*"ab", *"abba"]
+    assert not math.isnan(made.ratio.value)
+    assert ("NET" in repr(made)) is (how.get("pace") in (trained, looked_at)), "named"
+    assert reader_state() == before
+
+
+@pytest.mark.parametrize("what", ["a thread", "a setting"])
+def test_what_comes_late_leaves_no_turn_in_the_ratio_that_it_was_beside(clock, what):
+    lives, over = collections.Counter(), threading.Event()
+
+    def train(*, variant=1):
+        lives[variant] += 1
+        for number in itertools.count():
+            if variant == 2 and lives[2] >= 4 and number == 6:
+                if what == "a thread":
+                    threading.Thread(target=over.wait, daemon=True).start()
+                else:
+                    torch.set_num_threads(OTHER_THREADS)
+            yield 1
+            profits = variant == 1 and torch.get_num_threads() == OTHER_THREADS
+            clock.work(0.001 if profits else 0.005 * variant)
+
+    made = kit.compare(train, variant=[1, 2], seconds=4.0)
+    over.set()
+    assert not beside(made) and len(turns_of(made.baseline)) > 4
+    assert (made.ratio.value, made.ratio.verdict) == (pytest.approx(0.5), "slower")
+
+
+@pytest.mark.parametrize(("computed", "rests"), [(0.002, True), (0.004, False)])
+def test_a_pool_that_computes_in_a_pause_is_found(clock, monkeypatch, computed, rests):
+    # How much of a core a pool gets is the machine's doing, and no part of this.
+    monkeypatch.setattr(kit.clock, "compute_in_pause", lambda seconds: computed)
+    assert beside(kit.compare(noted(clock), variant=["a", "b"])) is rests
+
+
+def count_bytes():
+    """The sizes of all tensors of single bytes but states of random numbers."""
+    tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor]
+    sizes = [t.numel() for t in tensors if t.dtype == torch.uint8]
+    return sorted(size for size in sizes if size != torch.get_rng_state().numel())
+
+
+def test_the_luck_of_one_place_in_memory_is_not_in_every_life(smoke):
+    seen, before = [], count_bytes()
+
+    def train(*, which="a"):
+        seen.append(count_bytes())
+        while True:
+            yield 1
+
+    made = kit.compare(train, which=["a", "b"])
+    assert len({tuple(sizes) for sizes in seen}) == len(seen) > 4
+    assert count_bytes() == before, "given back in the end"
+    for trial, sizes in zip(made.trials, seen, strict=False):
+        assert len(sizes) == len(before) + 4 and max(sizes) <= 12_000_000
+        assert trial.peak_memory_bytes < sum(sizes) / 2, "not counted as its memory"
+
+
+@pytest.mark.parametrize(
+    ("of", "options", "value", "verdict"),
+    [
+        ("setup_seconds", {"seconds": 2.0, "repeats": 3}, 3, "more"),
+        ("setup_seconds", {"seconds": 0.2}, 3, "more"),
+        ("peak_memory_bytes", {}, 3, "more"),
+        ("run_seconds", {"seconds": None}, 3, "more"),
+        ("items_per_second", {"seconds": None, "repeats": 5}, 1 / 3, "slower"),
+        ("loss", {"seconds": None, "within": 0.1}, 0.2, "more"),
+        ("loss", {"seconds": None, "within": 0.3}, 0.2, "same"),
+    ],
+)
+def test_runs_and_starts_go_first_by_turns(clock, device, of, options, value, verdict):
+    starts, alive = [], []
+    whole = options.get("seconds", 1.0) is None
+
+    def train(*, size=1):
+        cold = size not in [earlier for earlier, *_ in starts]
+        starts.append([size, torch.initial_seed(), 0])
+        alive.append(size)
+        assert alive == [size], "another one is alive"
+        clock.work(9.0 if cold else 0.2 * size)
+        device.allocate(1_000_000 * size)
+        try:
+            for _ in range(3 if whole else 10**9):
+                yield 1, {"loss": 0.1 * size}
+                starts[-1][2] += 1
+                clock.work(1.0 if cold else 0.1 * size)
+        finally:
+            device.allocate(-1_000_000 * size)
+            alive.remove(size)
+
+    made = kit.compare(train, of=of, size=[1, 3], **options)
+    assert (made.ratio.value, made.ratio.verdict) == (pytest.approx(value), verdict)
+    count = options.get("repeats", 6) if whole else 6  # repeats are for whole runs
+    order = "".join(str(size) for size, *_ in starts)
+    assert order == "13" + ("1331" * count)[: 2 * count]
+    seeds = [seed for _, seed, _ in starts[2:]]
+    assert seeds == ([n for n in range(count) for _ in "AB"] if whole else [0] * 12)
+    assert not whole or [steps for *_, steps in starts[:2]] == [1, 1], "closed at once"
+    for trial, size in zip(made.trials, (1, 3), strict=True):
+        assert trial.setup_seconds == pytest.approx([9.0, *[0.2 * size] * count])
+        assert trial.peak_memory_bytes == 1_000_000 * size
+
+
+def test_lists_and_ranges_are_choices_each_with_a_label_of_its_own(smoke):
+    def knobs(*, a=1, b="x", c=(1, 2), d=0.5):
+        while True:
+            yield 1
+
+    made = kit.compare(knobs, a=range(1, 3), b=["x", "y"], c=(3, 4), d=7)
+    labels = ["a=1, b='x'", "a=1, b='y'", "a=2, b='x'", "a=2, b='y'"]
+    assert made.labels == labels and list(made.ratios) == labels[1:]
+    assert made.baseline is made.trials[0]
+    assert made.baseline.knobs == {"a": 1, "b": "x", "c": (3, 4), "d": 7}
+    assert made.trials[3].knobs == {"a": 2, "b": "y", "c": (3, 4), "d": 7}
+    assert all(any(one is kept for kept in JOURNAL) for one in (made, *made.trials))
+    with pytest.raises(ValueError, match="a=2"):
+        _ = made.ratio
+    two, long = {"one": knobs, "two": knobs}, "a" * 99
+    names = ["one, a=1", "one, a=2", "two, a=1", "two, a=2"]
+    assert kit.compare(two, a=[1, 2]).labels == names
+    again = ["a=7", "a=7 (again)", "a=7 (again 2)"]
+    assert kit.compare(knobs, a=[7, 7, 7]).labels == again
+    for values in ([min, lambda: 2], [long + "b", long + "c"], [*torch.zeros(2, 3)]):
+        assert len({*kit.compare(knobs, b=values).labels}) == 2
+
+
+def test_a_quick_run_starts_every_choice_and_pairs_first_and_last(smoke):
+    steps = collections.Counter()
+
+    def train(*, a=1, b=1):
+        while True:
+            yield 1
+            steps[a, b] += 1
+
+    made = kit.compare(train, a=[1, 2, 3], b=[1, 2, 3])
+    assert len(steps) == 9 and 2 <= min(steps.values()) <= max(steps.values()) < 30
+    paired = {k for k, ratio in made.ratios.items() if not math.isnan(ratio.value)}
+    assert paired == {"a=1, b=3", "a=3, b=1", "a=3, b=3"}
+    others = [made.ratios[label] for label in made.ratios.keys() - paired]
+    assert len(others) == 5 and {ratio.verdict for ratio in others} == {"cannot tell"}
+    assert made._repr_html_() and repr(made) and len(made.table()) == 9
+
+
+@pytest.mark.parametrize(("early", "late"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.3)])
+def test_a_quota_makes_blocks_long_enough_to_see_it(clock, monkeypatch, early, late):
+    calm = {"others_cores": 0.0, "cores_per_thread": 1.0, "waiting": 0.0}
+    least = 0.25 if early else 0.02
+
+    def describe(*_):
+        return calm | {"throttled": late if clock.now > 101 else early}
+
+    # The counters are the system's: they know nothing of the fake clock.
+    monkeypatch.setattr(system, "describe_load", describe)
+    made = kit.compare(noted(clock, lambda _: 0.005), variant=["a", "c"], seconds=4.0)
+    for trial in made.trials:
+        later = [b.seconds for life in trial.lives[1:] for b in life.blocks]
+        assert least <= min(later) <= max(later) < 2 * least
+        assert trial.conditions == calm | {"throttled": late}
+    assert made.ratio.verdict == ("cannot tell" if late else "same")
+    assert ("quota" in made.ratio.reason) is bool(late)
+
+
+def test_stop_acts_between_steps_and_keeps_what_was_measured(clock, progresses):
+    done = []
+
+    def train():
+        try:
+            for number in itertools.count():
+                if number == 200:
+                    progresses[-1].stop()
+                clock.work(0.01)
+                done.append(number)
+                yield 1
+        finally:
+            done.append("closed")
+
+    trial = kit.measure(train, seconds=60.0)
+    assert done[200:] == [200, "closed"] and trial.outcome == "stopped"
+    assert 100 < sum(block.steps for block in trial.blocks) <= 200
+    assert trial.items_per_second == pytest.approx(100)
+    assert "stopped" in repr(trial).lower() and "stopped" in trial._repr_html_().lower()
+
+
+@pytest.mark.parametrize("of", [*QUANTITIES, "loss"])
+@pytest.mark.parametrize("when", [1, 4])
+@pytest.mark.filterwarnings("error")
+def test_a_stopped_comparison_says_so_at_once(clock, progresses, of, when):
+    starts, told = [], []
+
+    def train(*, variant=1):
+        starts.append(variant)
+        if len(starts) == when:
+            progresses[-1].stop()
+            told.append(progresses[-1].text())
+        yield 1, {"loss": 0.5}
+        assert not told, "it goes on"
+        for _ in range(1000):
+            yield 1, {"loss": 0.5}
+            clock.work(0.01)
+
+    seconds = None if of in ("run_seconds", "loss") else 2.0
+    made = kit.compare(train, variant=[1, 2, 3], of=of, seconds=seconds, within=0.1)
+    assert len(starts) == when and "stopping" in told[0]
+    assert {trial.outcome for trial in made.trials} == {"stopped"}
+    assert {ratio.verdict for ratio in made.ratios.values()} == {"cannot tell"}
+    assert all(ratio.reason for ratio in made.ratios.values())
+    assert "topped" in repr(made) and "topped" in made._repr_html_()
+    assert len(made.table()) == 3
+
+
+@contextlib.contextmanager
+def somebody_measures(error=None):
+    has_begun, let_go = threading.Event(), threading.Event()
+
+    def measure():
+        with take_turn(Progress("measuring train(lr=0.1)")):
+            has_begun.set()
+            assert let_go.wait(20)
+            if error is not None:
+                raise error
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(measure)
+        assert has_begun.wait(20)
+        yield let_go
+        let_go.set()
+        assert done.exception(20) is error
+
+
+def nap(*, pause=1):
+    while True:
+        time.sleep(0.001 * pause)
+        yield 1
+
+
+@pytest.mark.parametrize("error", [None, ValueError(), KeyboardInterrupt(), Stopped()])
+@pytest.mark.parametrize("stop", [False, True], ids=["waits", "is stopped"])
+def test_who_waits_says_for_whom_until_an_end_or_stop(smoke, progresses, error, stop):
+    begun = []
+
+    def train(*, size=1):
+        begun.append(size)
+        yield from nap()
+
+    with somebody_measures(error) as let_go, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(kit.compare, train, size=[1, 2])
+        wait_until(lambda: progresses and "lr=0.1" in progresses[-1].text())
+        assert progresses[-1].waiting and not begun
+        progresses[-1].disturb()  # nothing is measured yet
+        progresses[-1].stop() if stop else let_go.set()
+        made = call.result(20)
+    expected = "stopped" if stop else "complete"
+    assert [trial.outcome for trial in made.trials] == [expected] * 2
+    assert bool(begun) is not stop and ("stop" in made.ratio.reason) is stop
+
+
+def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(smoke):
+    def outer(*, pause=1):
+        assert kit.measure(nap, pause=pause).outcome == "complete"
+        yield from nap()
+
+    with somebody_measures():
+        child = forked(kit.measure, nap)
+        child.join(10)
+        child.kill()
+        child.join()
+        assert child.exitcode == 0, "it waits for a thread that it does not have"
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(kit.compare, outer, pause=[1, 2]).result(20).ratio
+
+
+def test_a_set_up_prints_at_its_first_start_and_steps_as_they_like(smoke, capsys):
+    def prints(*, size=1, length=3):
+        print(f"set-up of {size}")
+        sys.stdout.writelines([f"more of {size}\n"])
+        for _ in range(length):
+            yield 1
+            print("a step")
+
+    for _ in range(2):  # the next call shows it again
+        for ask in (
+            lambda: [kit.measure(prints, seconds=None, repeats=3)],
+            lambda: [kit.measure(prints)],  # it is started again in one life
+            lambda: kit.compare(prints, size=[1, 2], length=10**9).trials,
+        ):
+            trials = ask()
+            said = capsys.readouterr().out
+            for trial in trials:
+                assert said.count(f"p of {trial.knobs['size']}\nmore of") == 1
+            assert said.count("up of") == len(trials) and said.count("a step") > 1
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_others_print_meanwhile_and_after_an_error_everybody(smoke, capsys, error):
+    inside, go_on, starts = threading.Event(), threading.Event(), []
+    before = dict(vars(sys.stdout))
+
+    def waits():
+        starts.append(True)
+        print("set-up")
+        if len(starts) == 2:
+            inside.set()
+            assert go_on.wait(20)
+            if error:
+                raise error
+        yield from [1, 1, 1]
+
+    with ThreadPoolExecutor(1) as pool:
+        measured = pool.submit(kit.measure, waits, seconds=None, repeats=2)
+        assert inside.wait(20)
+        print("the reader's own")
+        go_on.set()
+        assert bool(measured.exception(20)) == bool(error)
+    assert capsys.readouterr().out.splitlines() == ["set-up", "the reader's own"]
+    assert vars(sys.stdout) == before
+
+
+def test_progress_is_told_but_in_a_pause_and_a_stored_page(capsys, monkeypatch):
+    before, progress = {*threading.enumerate()}, Progress("training", at_once=True)
+    progress.hushed = True
+    with progress:
+        (thread,) = {*threading.enumerate()} - before
+        assert thread.name.startswith("kit ")
+        time.sleep(0.3)
+        assert capsys.readouterr().err == ""
+        progress.hushed = False
+        wait_until(lambda: "training" in capsys.readouterr().err)
+    assert not thread.is_alive()
+    monkeypatch.setenv("KIT_STATIC", "1")
+    with Progress("training", at_once=True):
+        time.sleep(0.2)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,450 @@
+"""What readers and contributors may rely on: names, arrows, sizes, commands, packages.
+
+What ruff can see, ruff bans: `banned-api` in pyproject.toml.
+"""
+
+import ast
+import doctest
+import importlib
+import inspect
+import io
+import itertools
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import time
+import tokenize
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from project import ROOT, own_files
+
+import kit
+from kit.__main__ import main
+
+KIT = ROOT / "kit"
+FILES = sorted(KIT.rglob("*.py"))
+SCRIPTS = [*ROOT.glob("tutorials/*.py"), *ROOT.glob("tutorials/scripts/*.py")]
+#: From the ground up, as the design lists them: imports go down only.
+ROOMS = [
+    *("stats", "figures", "progress", "clock", "system", "machine", "hints", "state"),
+    *("experiment", "silence", "life", "variant", "trial", "ratio", "plot"),
+    *("comparison", "choices", "budget", "measurement", "recording", "costs", "data"),
+    *("ranks", "diagnosis", "tuning", "teaching", "cells", "widgets", "panel"),
+    *("__main__", "__init__"),
+]
+#: The rooms that decide what a number is.
+MEASURING = {"stats", "clock", "state", "system", "experiment", "silence", "life"}
+MEASURING |= {"variant", "trial", "ratio", "comparison", "choices", "budget"}
+MEASURING |= {"measurement"}
+
+# Limits, which are only ever lowered. Lines of code are without docstrings, comments
+# and blank lines; those of tests are all lines.
+MOST_THAT_MEASURES, MOST_OF_THE_KIT, MOST_OF_TUTORIALS = 2_352, 7_074, 2_500
+MOST_OF_A_FILE, MOST_OF_A_FUNCTION, MOST_FILES, MOST_FRAMES = 300, 40, 55, 6
+MOST_OF_TESTS, MOST_OF_BENCHMARKS = 9_280, 3_988
+LONGER = {"lenet_race.py": 420}  # a race is read in one piece
+
+#: The fixed public names: where each is built, and its keywords.
+NAMES = {
+    "measure": "measurement seconds=2.0 repeats=1 on=None",
+    "compare": "measurement of='items_per_second' seconds=4.0 repeats=6 within=None "
+    "on=None patient=False title=None",
+    "explore": "panel of='items_per_second' seconds=2.0 within=None on=None model=None",
+    "diagnose": "diagnosis seconds=20.0 on=None",
+    "timeline": "diagnosis steps=3 on=None",
+    "guess": "teaching unit='×'",
+    "claim": "teaching expect='faster' at_least=None otherwise=… open=False",
+    "check": "teaching",
+    "this_machine": "machine root=…",
+    "recorded": "recording machine=None folder=None",
+    "save": "recording",
+    "load": "recording",
+    "start_ranks": "ranks timeout=25.0 cluster=None",
+    "data": "data",
+    "costs": "costs",
+    "tuning": "tuning",
+}
+HEAVY = {"torch", "matplotlib", "pandas", "ipywidgets", "torchvision"}
+#: What `import kit` alone need not load either, and how many modules it may load.
+SLOW = {"numpy", "scipy", "psutil", "IPython", "ipyparallel", "cloudpickle", "asyncio"}
+SLOW |= {"multiprocessing", "subprocess", "inspect", "ast", "json", "doctest", "html"}
+MOST_MODULES = 50
+
+
+def read(name):
+    return (ROOT / name).read_text("utf-8")
+
+
+def room_of(path):
+    return path.relative_to(KIT).parts[0].removesuffix(".py")
+
+
+# Arrows
+
+
+def find_imports(source, package):
+    """Yield what a module imports, anywhere in it, by absolute names."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            above = parts[: len(parts) - node.level + 1] if node.level else []
+            base = ".".join(filter(None, [*above, node.module]))
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def find_wrong_arrows(source, room, package):
+    outside = {"tutorials", "tests", *(path.stem for path in SCRIPTS)}
+    for name in find_imports(source, package):
+        first, second, *_ = [*name.split("."), ""]
+        goal = second if second in ROOMS else "__init__"
+        goes_up = goal != room and ROOMS.index(goal) >= ROOMS.index(room)
+        if first in outside or (first == "kit" and goes_up):
+            yield name
+
+
+def test_a_room_can_be_read_without_those_above_it():
+    for path in FILES:
+        package = ".".join(path.relative_to(ROOT).parts[:-1])
+        wrong = find_wrong_arrows(path.read_text("utf-8"), room_of(path), package)
+        assert not list(wrong), path
+
+
+def test_an_arrow_upward_is_seen():
+    fine = ["from kit import stats", "from ..stats import median"]
+    ill = ["from kit import measure", "from ..recording import save"]
+    ill += ["def f():\n    import kit.teaching", "import slow_loops"]
+    for source in fine + ill:
+        wrong = list(find_wrong_arrows(source, "clock", "kit.clock"))
+        assert bool(wrong) == (source in ill), source
+
+
+def test_contributors_find_every_room_in_the_table():
+    table = read("CONTRIBUTING.md").partition("| room |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\|[^|]*", table, re.M)))
+    assert set(named) == {room_of(path) for path in FILES} - {"__init__"}
+
+
+#: One line each that the house does not want in the kit, and ruff's rule.
+BANNED = {
+    "print('done')": "T201",
+    "from kit import *": "F403",
+    "import pickle": "TID251",
+    "import cloudpickle": "TID251",
+    "import matplotlib.pyplot as plt": "TID251",
+    "import ipywidgets": "TID251",
+    "now = time.perf_counter()": "TID251",
+    "frame = sys._getframe()": "TID251",
+    "torch.set_num_threads(1)": "TID251",
+    "torch.manual_seed(0)": "TID251",
+    "warnings.simplefilter('ignore')": "TID251",
+    "def bare() -> None: pass": "D103",
+    "def mood() -> None: 'Returns it.'": "D401",
+    "def dot() -> None: 'Say it'": "D400",
+    "def kind(x) -> None: 'Say it.'": "ANN001",
+}
+
+
+def test_what_the_house_bans_is_refused():
+    lines = ["import sys, time, torch, warnings", *BANNED]
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache"]
+    done = subprocess.run(
+        [*command, "--output-format=concise", "--stdin-filename=kit/a_room.py", "-"],
+        input="\n".join(lines),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    for number, (line, rule) in enumerate(BANNED.items(), start=2):
+        found = rf"^kit/a_room\.py:{number}:\d+: {rule} "
+        assert re.search(found, done.stdout, re.M), f"{line}\n{done.stdout}"
+
+
+# Names
+
+
+LOOK = """
+import sys
+before = {*sys.modules}
+import kit
+print(*{*sys.modules} - before)
+import os, random, signal, threading, warnings
+import numpy
+def look():
+    return (dict(os.environ), os.getcwd(), random.getstate(), list(warnings.filters),
+            [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)],
+            threading.active_count(), sys.getrecursionlimit(), list(sys.path),
+            sys.excepthook, sys.displayhook, sys.stdout, sys.stderr)
+before = look()
+for name in kit.__all__:
+    getattr(kit, name)
+print(look() == before, *sys.modules)
+"""
+
+
+def test_importing_the_kit_is_fast_loads_nothing_heavy_and_changes_nothing():
+    command = [sys.executable, "-c", LOOK]
+    said = subprocess.check_output(command, cwd=ROOT, stderr=subprocess.STDOUT)
+    alone, (same, *offered) = map(str.split, said.decode().splitlines())
+    assert "kit" in alone and len(alone) <= MOST_MODULES
+    assert not {name.partition(".")[0] for name in alone} & (SLOW | HEAVY)
+    assert same == "True" and "kit.panel" in offered
+    assert not {name.partition(".")[0] for name in offered} & HEAVY
+
+
+def describe(name):
+    """Return where a public name is built, and its keywords with their defaults."""
+    value = getattr(kit, name)
+    shown = [(getattr(value, "__module__", None) or value.__name__).split(".")[1]]
+    signature = inspect.signature(value) if callable(value) else inspect.Signature()
+    for key, given in signature.parameters.items():
+        if given.kind is given.KEYWORD_ONLY:
+            is_long = key in ("otherwise", "root")
+            shown.append(f"{key}=…" if is_long else f"{key}={given.default!r}")
+    return " ".join(shown)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_promised_name_is_there_and_takes_what_was_promised(name):
+    assert describe(name) == NAMES[name]
+
+
+def test_the_kit_offers_what_was_promised_and_nothing_else():
+    assert list(kit.__all__) == sorted(NAMES)
+    assert len(re.findall(r"^(?:>>>|\.\.\.) ", kit.__doc__, re.M)) <= 6
+    assert set(NAMES) <= set(dir(kit))
+    with pytest.raises(ImportError, match="comparr"):
+        exec("from kit import comparr")
+
+
+#: Their examples start ranks, draw much, or load for long.
+LONG = ("kit.data", "kit.ranks.ranks", "kit.tuning")
+
+
+def modules_with_examples():
+    for path in (path for path in FILES if ">>>" in path.read_text("utf-8")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(part for part in parts if part != "__init__")
+        yield pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG))
+
+
+@pytest.mark.parametrize("name", list(modules_with_examples()))
+def test_examples_in_docstrings_are_true(name, smoke, monkeypatch):
+    if name == "kit.teaching":  # which gives no verdicts in a short run
+        monkeypatch.delenv("KIT_SMOKE")
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+    assert result.attempted and not result.failed
+
+
+# Sizes
+
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
+NO_CODE |= {tokenize.INDENT, tokenize.DEDENT}
+
+
+def lines_of_code(source):
+    """Return the numbers of lines without docstrings, comments and blank lines."""
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        has_docstring = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        if has_docstring and ast.get_docstring(node) is not None:
+            lines -= {*range(node.body[0].lineno, node.body[0].end_lineno + 1)}
+    return lines
+
+
+def test_lines_of_code_are_counted():
+    source = '"""Say."""\n\nx = """\n\n"""\n# no\ndef f():\n    "A"\n    return (\n1)\n'
+    assert lines_of_code(source) == {3, 4, 5, 7, 9, 10}
+
+
+def count_code(files):
+    """Return how many lines of code files have in all; none may have too many."""
+    sizes = {path: len(lines_of_code(path.read_text("utf-8"))) for path in files}
+    for path, size in sizes.items():
+        assert size <= LONGER.get(path.name, MOST_OF_A_FILE), path
+    return sum(sizes.values())
+
+
+def test_what_helps_is_not_larger_than_what_it_helps_with(capsys):
+    core = count_code(path for path in FILES if room_of(path) in MEASURING)
+    whole, beside = count_code(FILES), count_code(SCRIPTS)
+    with capsys.disabled():
+        print(f"\nkit/: {whole} lines of code, of which {core} measure")
+    assert core <= MOST_THAT_MEASURES and len(FILES) <= MOST_FILES
+    assert whole <= MOST_OF_THE_KIT and beside <= MOST_OF_TUTORIALS
+
+
+def test_functions_that_measure_or_maintain_can_be_read():
+    for path in [path for path in FILES if room_of(path) in MEASURING] + SCRIPTS:
+        source = path.read_text("utf-8")
+        lines = lines_of_code(source)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef):
+                inside = lines & {*range(node.lineno, node.end_lineno + 1)}
+                assert len(inside) <= MOST_OF_A_FUNCTION, f"{path.name}: {node.name}"
+
+
+def test_the_tests_can_be_read():
+    benchmarks = {*ROOT.glob("tests/benchmarks/**/*.py")}
+    tests = {*ROOT.glob("tests/**/*.py")} - benchmarks
+    for files, most in ((tests, MOST_OF_TESTS), (benchmarks, MOST_OF_BENCHMARKS)):
+        assert sum(path.read_text("utf-8").count("\n") for path in files) <= most
+
+
+def calls_above(frame):
+    """Return the kit's functions between a generator and this file."""
+    found = []
+    while (module := frame.f_globals["__name__"]) != __name__:
+        assert module.startswith("kit.") or module == "contextlib", module
+        found.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return tuple(found)
+
+
+@pytest.mark.parametrize("how", ["measured", "compared", "whole runs"])
+def test_few_calls_lie_between_the_reader_and_their_generator(tidy, how):
+    """Whoever reads a traceback, or the code, comes from one to the other."""
+    seen = set()
+
+    def train(*, variant=1):
+        for _ in range(5) if how == "whole runs" else itertools.count():
+            seen.add(calls_above(sys._getframe(1)))
+            yield 1
+            time.sleep(0.002)
+
+    if how == "measured":
+        kit.measure(train, seconds=0.2)
+    else:
+        length = {"seconds": None, "repeats": 2} if how == "whole runs" else {}
+        kit.compare(train, variant=[1, 2], **{"seconds": 0.2} | length)
+    assert 2 <= max(map(len, seen)) <= MOST_FRAMES, max(seen, key=len)
+
+
+# The front page
+
+README = read("README.md")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, smoke):
+    """A reader's own folder, with the script of the front page in it."""
+    for name in ("first.py", "train.py"):
+        (tmp_path / name).write_text(BLOCKS[0])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_first_script_of_the_front_page_works(folder, capsys):
+    runpy.run_path("first.py", run_name="__main__")
+    said = capsys.readouterr().out
+    for words in ("train · batch_size=64", "items per second", "batch_size=256"):
+        assert words in said
+
+
+def test_the_diagnosis_of_the_front_page_works(folder):
+    _, diagnosing = BLOCKS  # there are no others, which nobody would try
+    found = runpy.run_path("first.py")
+    found["repaired"] = found["train"]
+    exec(compile(diagnosing, "README.md", "exec"), found)
+    assert found["diagnosis"].call == "train(batch_size=64)"
+
+
+def test_the_shell_command_of_the_front_page_works(folder, capsys):
+    words = shlex.split(re.search(r"`python -m kit (diagnose [^`]+)`", README)[1])
+    assert main(words) == 0
+    assert "train(batch_size=64)" in capsys.readouterr().out
+    assert "train(batch_size=64)" in Path(words[-1]).read_text("utf-8")
+
+
+# Packages and commands
+
+PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+#: What the design allows, and nothing else.
+ALLOWED = {
+    "dependencies": """
+        torch torchvision jupyterlab ipykernel ipywidgets matplotlib tensorboard
+        numpy scipy pandas psutil ipyparallel cloudpickle""",
+    "gpu": "nvidia-ml-py",
+    "store": "s3fs pyarrow moto",
+    "alluxio": "alluxiofs",
+    "rl": "gymnasium",
+    "hub": "jupyter-server-proxy",
+    "test": """
+        pytest hypothesis nbval nbclient pytest-timeout playwright ruff codespell
+        pyperf kubeflow-trainer-api""",
+}
+
+
+def requirements(lines):
+    return {found.name: found for found in map(Requirement, lines)}
+
+
+def test_readers_install_only_what_the_design_allows():
+    for group, lines in {"dependencies": PROJECT["dependencies"], **EXTRAS}.items():
+        assert set(requirements(lines)) <= set(ALLOWED[group].split()), group
+    for name, found in requirements(EXTRAS["store"]).items():
+        assert ">=" in str(found), f"pip takes a {name} of years ago"
+
+
+def test_binder_builds_what_the_project_asks_for():
+    lines = read("binder/requirements.txt").splitlines()
+    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in lines
+    pins = requirements(re.findall(r"^[a-z][^\s#]*", "\n".join(lines), re.M))
+    needed = requirements([*PROJECT["dependencies"], *EXTRAS["hub"]])
+    assert set(pins) == set(needed)
+    for name, pin in pins.items():
+        (exact,) = pin.specifier
+        assert exact.operator == "==", f"{pin} may be another one tomorrow"
+        assert needed[name].specifier.contains(exact.version), f"{pin}: {needed[name]}"
+    version = read("binder/runtime.txt").strip().removeprefix("python-")
+    assert SpecifierSet(PROJECT["requires-python"]).contains(version)
+
+
+def test_on_binder_tensorboard_is_shown_through_the_hub():
+    command = [ROOT / "binder" / "start", "printenv", "TENSORBOARD_PROXY_URL"]
+    more = {"JUPYTERHUB_SERVICE_PREFIX": "/user/ada/"}
+    said = subprocess.check_output(command, env=os.environ | more, text=True)
+    assert said == "/user/ada/proxy/%PORT%/\n"
+
+
+SCRIPTS_OF_BASH = [".ci/run", "binder/postBuild", "binder/start"]
+SCRIPTS_OF_BASH += ["tutorials/scripts/record_gpu.sh"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS_OF_BASH)
+def test_a_script_stops_at_its_first_error(name):
+    first, *rest = read(name).splitlines()
+    code = [line for line in rest if line and not line.startswith("#")]
+    assert (first, code[0]) == ("#!/usr/bin/env bash", "set -euo pipefail")
+    assert os.access(ROOT / name, os.X_OK)
+    subprocess.run(["bash", "-n", ROOT / name], check=True)
+
+
+def test_make_knows_every_command_that_a_document_names():
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), flags=re.M))
+    for path in (path for path in own_files() if path.suffix == ".md"):
+        text = path.read_text("utf-8")
+        named = re.findall(r"(?:`|^(?:\$ )?)make ([a-z-]+)", text, re.M)
+        assert set(named) <= targets, path
+
+
+def test_no_file_holds_a_path_of_one_machine():
+    folders = "|".join(["work", "root", "home", "Users", "tmp"])  # unlike this line
+    stray = re.compile(rf"(?<![\w.}}~-])/(?:{folders})/[\w.]".encode())
+    for path in own_files():
+        content = path.read_bytes()
+        assert b"\0" in content or not stray.search(content), path

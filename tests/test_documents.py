@@ -1,0 +1,89 @@
+"""Links of documents and notebooks, and what is said of how the kit measures."""
+
+import math
+import re
+import sys
+
+import nbformat
+import pytest
+from liars import LIARS
+from pages import find_anchors, find_broken_links
+from project import ROOT, own_files
+
+from kit import budget, life, ratio, stats
+
+sys.path.append(str(ROOT / "tests" / "benchmarks"))
+from calibration import results
+
+PAGES = [path for path in own_files() if path.suffix in (".ipynb", ".md")]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_readers_click_leads_somewhere(path):
+    assert not list(find_broken_links(path))
+
+
+GOOD = """
+[a](other.md) [b](other.md#a-b-c) [c](./other.md 'a title') [d](<other.md>) [e][1]
+[f](with%20space.md) [g](https://example.org/page#part) [h](mailto:a@example.org)
+![i](picture.png) <img src='picture.png'> `[j](nowhere.md)`
+
+```
+[k](nowhere.md)
+```
+
+[1]: other.md
+"""
+BAD = ["[x](nowhere.md)", "[x](other.md#e)", "[x](other.md#not-this)", "[x]()"]
+BAD += ["[x](../../../outside.md)", "[x](/other.md)", "[x](file:///other.md)"]
+BAD += ["[x](http://localhost:8888/lab)", "![x](none.png)", "<a href='none.md'>x</a>"]
+BAD += ["[x][1]\n\n[1]: nowhere.md"]
+
+
+@pytest.mark.parametrize("kind", ["md", "ipynb"])
+def test_links_that_lead_nowhere_are_told_from_others(tmp_path, kind):
+    (tmp_path / "other.md").write_text("# A `b` c!\n\n```\n# not this\n```\n")
+    (tmp_path / "with space.md").write_text("# X\n")
+    (tmp_path / "picture.png").write_bytes(b"")
+    page = tmp_path / f"page.{kind}"
+    for text, count in [(GOOD, 0), *((bad, 1) for bad in BAD)]:
+        text = f"# Same answer?\n\n{text}\n"
+        if kind == "md":
+            page.write_text(text)
+        else:
+            cells = [nbformat.v4.new_markdown_cell(text)]
+            nbformat.write(nbformat.v4.new_notebook(cells=cells), page)
+        assert len(list(find_broken_links(page, tmp_path))) == count, text
+    assert find_anchors(page) == {"Same-answer?" if kind == "ipynb" else "same-answer"}
+
+
+MEASURING = ROOT / "kit" / "MEASURING.md"
+
+
+def test_the_page_shows_the_newest_calibration_and_every_liar():
+    assert results.check_page(MEASURING) == []
+    page = MEASURING.read_text("utf-8")
+    table = page.partition("<!-- liars -->")[2].partition("<!-- end of liars -->")[0]
+    shown = {line.split("|")[1].strip() for line in table.splitlines() if "|" in line}
+    assert {liar.name for liar in LIARS if liar.real} <= shown
+
+
+def test_the_page_names_the_limits_that_the_code_has():
+    """By private names: nothing else would notice that the page is out of date."""
+    page = MEASURING.read_text("utf-8")
+    for said in (
+        f"[1/{stats.SAME:g}, {stats.SAME:g}]",
+        f"differ by over {stats.SAME - 1:.0%}",
+        f"take over {ratio._BUSY:g} core",
+        f"wait over {ratio._WAITING:.0%} of the time",
+        f"stopped the process over {ratio._THROTTLED:.0%} of the time",
+        f"{1000 * budget._BLOCK_SECONDS_UNDER_QUOTA:.0f} ms under a quota",
+        f"at least {1000 * life.BLOCK_SECONDS:.0f} ms",
+        f"cold and alone: {budget._FIRST_SHARE:.0%} of the budget",
+        f"{budget._OVER_STRETCH:g} times the way to a slow block",
+    ):
+        assert re.sub(r"(\d)%", r"\1 %", said) in page, said
+    assert budget._LEAST_PAIRS == 5 and "five, which may take three times" in page
+    assert budget._MOST_OVER == 3 and math.exp(budget._NARROW) == pytest.approx(1.005)
+    assert budget._SHARE_OF_START == 0.25 and "a quarter of what its start" in page
+    assert ratio._CHANGED == 1.2 and "off by over a fifth" in page

@@ -1,0 +1,416 @@
+"""How steps are timed, in exact numbers: a fake clock ticks where a step says so."""
+
+import functools
+import gc
+import itertools
+import math
+import statistics
+import threading
+import time
+
+import numpy
+import pytest
+import scipy.stats
+import torch
+from helpers import FakeClock, LazyTensor
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kit
+from kit.clock import Ticks
+from kit.experiment import ExperimentError
+from kit.trial import JOURNAL
+
+pytestmark = pytest.mark.usefixtures("tidy")
+
+
+exactly = functools.partial(pytest.approx, abs=1e-7)  # it rounds to a nanosecond
+#: So dear that `measure` starts it only once.
+DEAR = 30.0
+MILLISECONDS = st.integers(1, 60).map(lambda n: n / 1000)
+#: How long a step takes, and how many items it says; none for a bare `yield`.
+LOOPS = st.lists(st.tuples(MILLISECONDS, st.integers(0, 9)), min_size=1, max_size=12)
+LOOPS = LOOPS.filter(lambda loop: any(items for _, items in loop))
+
+
+def steps(clock, duration, *, setup=0.0, items=8, length=10**9, diary=None):
+    """The diary gets when it was set up, and when closed."""
+    diary = [] if diary is None else diary
+
+    def train():
+        clock.work(setup)
+        diary.append(clock.now)
+        try:
+            for number in range(length):
+                yield items
+                clock.work(duration(number) if callable(duration) else duration)
+        finally:
+            diary.append(clock.now)
+
+    return train
+
+
+def total(blocks, what="wall_seconds"):
+    return math.fsum(getattr(block, what) for block in blocks)
+
+
+@given(first=LOOPS, loop=LOOPS, setup=MILLISECONDS)
+def test_no_item_and_no_second_of_a_loop_is_lost_or_counted_twice(first, loop, setup):
+    yielded, closed = [], []
+
+    def train():
+        clock.work(setup)
+        yield 1_000_000  # ends set-up, and counts for nothing
+        try:
+            for seconds, items in itertools.chain(first, itertools.cycle(loop)):
+                clock.work(seconds)
+                yielded.append((clock.now, seconds, items))
+                yield items or None
+        finally:
+            closed.append(clock.now)
+
+    gc.freeze()  # the kit collects garbage before it reads memory
+    with FakeClock() as clock:
+        trial = kit.measure(train, seconds=0.5)
+    for life, end in zip(trial.lives, closed, strict=True):
+        assert life.setup_seconds == exactly(setup)
+        excluded = total(life.blocks, "excluded_seconds")
+        begun = end - total(life.blocks) - excluded
+        timed = [(s, n) for at, s, n in yielded if begun + 1e-5 < at < end + 1e-5]
+        assert total(life.blocks) == exactly(sum(s for s, n in timed if n))
+        assert excluded == exactly(sum(s for s, n in timed if not n))
+        assert total(life.blocks, "items") == sum(n for _, n in timed)
+        assert total(life.blocks, "steps") == sum(n > 0 for _, n in timed)
+        assert min(block.seconds for block in life.blocks) >= 0.02 - 1e-8
+
+
+@given(run=LOOPS, setup=MILLISECONDS, checkpoint=MILLISECONDS)
+def test_a_whole_run_is_counted_from_its_first_yield_to_its_end(run, setup, checkpoint):
+    seeds = []
+
+    def train():
+        seeds.append(torch.initial_seed())
+        clock.work(setup)
+        yield 1_000_000
+        for seconds, items in run:
+            clock.work(seconds)
+            yield (items, {"even": items}) if items in (2, 4, 6, 8) else items or None
+        clock.work(checkpoint)  # what follows the last yield belongs to the run
+
+    gc.freeze()  # the kit collects garbage before it reads memory
+    with FakeClock() as clock:
+        trial = kit.measure(train, seconds=None, repeats=2)
+    counted = [items for _, items in run if items]
+    spent = sum(seconds for seconds, items in run if items) + checkpoint
+    assert seeds == [0, 1]
+    assert trial.setup_seconds == exactly([setup] * 2)
+    assert trial.block_seconds == exactly([spent] * 2)
+    assert trial.block_items == [sum(counted)] * 2
+    assert [block.steps for block in trial.blocks] == [len(counted)] * 2
+    bare = 2 * sum(seconds for seconds, items in run if not items)
+    assert trial.excluded_seconds == exactly(bare)
+    assert ("excluded" in repr(trial)) == (bare > 0), "the report says it"
+    even = [float(n) if n % 2 == 0 else math.nan for n in counted]
+    expected = {} if all(map(math.isnan, even)) else {"even": even * 2}
+    numpy.testing.assert_equal(trial.metrics, expected)
+
+
+@pytest.mark.parametrize("step", [0.00001, 0.0007, 0.019, 0.02, 0.5])
+def test_blocks_are_long_enough_to_time_and_short_enough_to_alternate(clock, step):
+    trial = kit.measure(steps(clock, step), seconds=0.5)
+    assert min(trial.block_seconds) >= 0.02 - 1e-9
+    assert max(trial.block_seconds) < max(0.04, 2 * step)
+    assert 0.5 <= sum(trial.block_seconds) < 0.5 + 5 * max(0.04, step)
+    assert trial.items_per_second == pytest.approx(8 / step, rel=1e-6)
+    assert trial.outcome == "complete"
+
+
+@pytest.mark.parametrize(
+    ("cold", "later", "lives"),
+    [(0.05, 0.05, 5), (1.4, 0.01, 5), (0.4, 0.4, 4), (0.9, 0.9, 2), (5.0, 5.0, 1)],
+)
+def test_starts_are_as_many_as_the_seconds_would_pay(clock, cold, later, lives):
+    starts = []
+
+    def train():
+        clock.work(later if starts else cold)
+        starts.append(True)
+        yield from steps(clock, 0.005)()
+
+    trial = kit.measure(train, seconds=2.0, repeats=3)  # repeats are for whole runs
+    assert trial.setup_seconds == exactly([cold, *[later] * (lives - 1)])
+    assert [life.turn for life in trial.lives] == list(range(lives))
+    each = [total(life.blocks) for life in trial.lives]
+    assert sum(each) == pytest.approx(2.0, abs=0.03 * lives)
+    assert lives < 5 or each == pytest.approx([0.4] * 5, abs=0.03), "equal lives"
+    assert ("of this start" if lives == 1 else f"over {lives} starts") in repr(trial)
+
+
+def test_the_interval_is_over_starts_because_they_are_not_equally_fast(clock):
+    paces = [0.0100, 0.0110, 0.0095, 0.0105, 0.0102]
+    coming = iter(paces)
+    trial = kit.measure(lambda: steps(clock, next(coming), items=1)(), seconds=2.0)
+    logs = -numpy.log(paces)
+    bounds = scipy.stats.t.interval(0.95, 4, logs.mean(), scipy.stats.sem(logs))
+    assert trial.interval == pytest.approx(numpy.exp(bounds), rel=1e-6)
+    assert trial.items_per_second == pytest.approx(numpy.exp(logs.mean()), rel=1e-6)
+
+
+def test_a_single_start_has_an_interval_of_its_blocks_and_a_single_run_none(clock):
+    uneven = steps(clock, lambda n: 0.03 + 0.002 * (n % 3), setup=DEAR)
+    trial = kit.measure(uneven, seconds=2.0)
+    whole = sum(trial.block_items) / sum(trial.block_seconds)
+    assert trial.items_per_second == pytest.approx(whole)
+    assert trial.interval[0] < whole < trial.interval[1]
+    run = kit.measure(steps(clock, 0.01, length=3), seconds=None)
+    assert all(map(math.isnan, run.interval)) and "nan" not in repr(run)
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected"),
+    [
+        (lambda n: 0.01 if n else 1.0, 0.01),
+        (lambda n: 0.01 + 0.3 * 0.5**n, 0.01),
+        (lambda n: (0.02, 0.04)[n % 2], 0.03),
+        (lambda n: 0.03 if n % 8 else 1e-6, 0.02625),
+    ],
+    ids=["compiles first", "faster for a while", "gushes", "batches were ready"],
+)
+def test_warm_up_is_no_part_of_the_speed(clock, duration, expected):
+    begun = clock.now
+    trial = kit.measure(steps(clock, duration, setup=DEAR), seconds=10.0)
+    assert trial.step_seconds == pytest.approx(expected, rel=0.02)
+    assert trial.outcome == "complete"
+    assert clock.now - begun < DEAR + 1.5 * 10.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limits"), [(0.2, [0.5]), (3.0, [3.0]), (60.0, [10.0, *[0.5] * 4])]
+)
+def test_a_speed_that_never_settles_is_said_and_not_waited_for(clock, seconds, limits):
+    diary = []
+    growing = steps(clock, lambda number: 0.02 * 1.12**number, diary=diary)
+    trial = kit.measure(growing, seconds=seconds)
+    assert trial.outcome == "not settled" and "settle" in repr(trial)
+    times = zip(diary[::2], diary[1::2], trial.lives, limits, strict=True)
+    for begun, closed, life, limit in times:
+        spent = closed - begun - total(life.blocks)
+        assert limit <= spent <= 1.12 * limit + 0.03  # a step was under way
+
+
+def test_an_epoch_is_started_again_without_its_set_up_and_warm_up(clock):
+    starts = []
+
+    def epoch():
+        clock.work(0.3 if starts else DEAR)
+        starts.append(True)
+        for number in range(1, 61):
+            yield 1, {"number": number}
+            clock.work(0.001)
+            yield  # which no step is, either
+            clock.work(0.005)
+
+    trial = kit.measure(epoch, seconds=2.0)
+    counted = trial.metrics["number"]
+    first, again = int(counted[0]), counted.count(counted[0])
+    assert trial.setup_seconds == exactly([DEAR])
+    assert first > 2 and again > 2, "warm-up was counted"
+    assert counted == (list(range(first, 61)) * again)[: len(counted)]
+    assert len(counted) == sum(trial.block_items)
+    # The last step of each start ends with its next yield, which never comes.
+    spent = 0.005 * len(counted)
+    assert spent <= sum(trial.block_seconds) + 1e-6 <= spent + 0.005 * len(starts)
+    assert min(trial.block_seconds) >= 0.02 - 1e-9
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 12])
+def test_a_generator_too_short_for_a_rate_is_told_what_to_do(clock, length):
+    with pytest.raises(ExperimentError, match="train") as caught:
+        kit.measure(steps(clock, 0.005, length=length), seconds=1.0)
+    assert "while True:" in str(caught.value) and "seconds=None" in str(caught.value)
+
+
+def test_a_metric_is_what_it_was_at_its_step(clock):
+    def train():
+        loss, row = torch.zeros((), requires_grad=True), {}
+        for number in range(5):
+            row |= {"loss": loss, "double": loss * 2, "number": number}
+            yield 1, row
+            with torch.no_grad():
+                loss += 1
+
+    metrics = kit.measure(train, seconds=None).metrics
+    counted = [1, 2, 3, 4]
+    assert metrics == {"loss": counted, "double": [2, 4, 6, 8], "number": counted}
+    assert {type(value) for value in metrics["number"]} == {float}
+
+
+class CarelessTensor(LazyTensor):
+    def clone(self):
+        return CarelessTensor(self.device, self.value)
+
+    def __float__(self):
+        value = super().__float__()
+        self.device.enqueue(0.007)  # reading it leaves work behind
+        return value
+
+
+def queued(clock, device, *, length=10**9, setup=0.0, metric=None):
+    def train():
+        clock.work(setup)
+        for number in range(length):
+            clock.work(0.0001)
+            device.enqueue(0.005)
+            yield (1, {"loss": metric(device, float(number))}) if metric else 1
+
+    return train
+
+
+@pytest.mark.parametrize("metric", [None, LazyTensor, CarelessTensor])
+def test_a_device_is_waited_for_once_a_block_and_read_untimed(clock, device, metric):
+    trial = kit.measure(queued(clock, device, setup=DEAR, metric=metric), seconds=0.5)
+    count, blocks = trial.blocks[0].steps, len(trial.blocks)
+    letters = {"begin": "(", "end": ")", "synchronize": "s", "read": "r"}
+    signs = "".join(letters.get(event, "") for event in clock.events)
+    # What reading metrics has queued is waited for before the next block.
+    block = "s(s)" + "r" * count if metric else "(s)"
+    assert blocks > 5 and signs.endswith(block * blocks)
+    assert trial.block_seconds == exactly([0.0001 + 0.005 * count] * blocks)
+    losses = trial.metrics.get("loss", [])
+    assert len(losses) == (count * blocks if metric else 0)
+    assert losses == [losses[0] + n for n in range(len(losses))]
+
+
+@pytest.mark.parametrize("length", [10**9, 60], ids=["endless", "starts again"])
+def test_no_variant_pays_for_the_queue_of_the_other(clock, device, length):
+    plain = queued(clock, device, length=length)
+    careless = queued(clock, device, length=length, metric=CarelessTensor)
+    made = kit.compare({"plain": plain, "careless": careless}, seconds=2.0)
+    for trial in made.trials:
+        beyond = {round(b.seconds - 0.005 * b.steps, 7) for b in trial.blocks}
+        # Of the host's work only that before the first queued step is seen, once more
+        # where a generator has ended in a block.
+        assert beyond <= {0.0001, 0.0002}
+
+
+def test_what_is_queued_before_a_start_or_in_it_is_in_no_block(clock, device):
+    starts = []
+
+    def epoch():
+        starts.append(True)
+        device.enqueue(0.3)
+        try:
+            yield from queued(clock, device, length=60)()
+        except GeneratorExit:
+            device.enqueue(5.0)  # when it is closed
+            raise
+
+    trial = kit.measure(epoch, seconds=3.0)
+    assert len(starts) > len(trial.lives) > 1
+    assert trial.setup_seconds == exactly([0.305] * len(trial.lives))
+    assert trial.step_seconds == pytest.approx(0.005, rel=0.02)
+    assert max(trial.block_seconds) < 0.04
+
+
+def test_a_bare_yield_does_not_exclude_work_that_steps_have_queued(clock, device):
+    def train():
+        yield from queued(clock, device, length=11)()
+        clock.work(0.001)  # the evaluation, on the host
+        yield
+
+    trial = kit.measure(train, seconds=None)
+    assert trial.excluded_seconds == exactly(0.001)
+    assert trial.block_seconds[0] == pytest.approx(0.05, abs=0.0015)
+
+
+@pytest.mark.parametrize(
+    ("delay", "own", "has_thread", "expected"),
+    [
+        (0.01, 0.0, False, 0.03),  # others held the core
+        (0.01, 0.004, False, 0.034),  # its own workers used part of it
+        (0.01, 0.03, False, 0.04),  # its own workers explain it all
+        (0.01, 0.0, True, 0.04),  # nobody can tell
+        (math.nan, 0.0, False, 0.04),
+    ],
+)
+def test_one_pays_for_its_own_waiting_only(clock, delay, own, has_thread, expected):
+    over = threading.Event()
+
+    def train():
+        if has_thread:
+            threading.Thread(target=over.wait, daemon=True).start()
+        while True:
+            clock.work(0.04, delay=delay, own=own)
+            yield 1
+
+    trial = kit.measure(train, seconds=1.0)
+    over.set()
+    assert trial.setup_seconds == exactly([expected] * len(trial.lives))
+    assert trial.block_seconds == exactly([expected] * len(trial.blocks))
+    walls = [block.wall_seconds for block in trial.blocks]
+    assert walls == exactly([0.04] * len(walls)), "both are kept"
+    assert trial.items_per_second == exactly(1 / expected)
+
+
+def test_no_stretch_takes_less_than_nothing():
+    # The counter of delays ticks coarsely, and may be ahead of the clock.
+    assert 0 < kit.clock.run_seconds(Ticks(7, 2, 3), Ticks(8, 7, 3)) < 1e-6
+
+
+def test_the_real_clock_keeps_sleeps_in_and_its_blocks_leave_no_gap(monkeypatch):
+    """A loader's workers would read ahead in a gap, and its batches seem free."""
+    gaps, left = [], []
+
+    class Watched(kit.clock.Clock):
+        def begin(self):
+            gaps.extend(time.perf_counter() - at for at in left)
+            return super().begin()
+
+        def end(self):
+            ticks = super().end()
+            left[:] = [time.perf_counter()]
+            return ticks
+
+    def sleepy():
+        while True:
+            time.sleep(0.022)
+            yield 1
+
+    monkeypatch.setattr(kit.clock, "CLOCK", Watched())
+    trial = kit.measure(sleepy, seconds=0.5)
+    assert trial.step_seconds >= 0.021
+    assert all(b.wall_seconds >= b.seconds - 1e-6 for b in trial.blocks)
+    lower_quartile = statistics.quantiles(gaps)[0]  # a busy machine adds to some
+    assert len(gaps) > len(trial.blocks) and lower_quartile < 0.002
+
+
+def test_a_report_has_figures_and_knobs_and_no_markup_of_the_readers(clock):
+    def train(*, name="<b>bold</b>", batch_size=8):
+        """Train a <script> & friends."""
+        while True:
+            yield batch_size, {"loss": 0.25}
+            clock.work(0.01)
+
+    trial = kit.measure(train, seconds=0.3)
+    for text in (repr(trial), page := trial._repr_html_()):
+        for part in ("train", "batch_size=8", "800", "10.0 ms", "loss", "0.25"):
+            assert part in text
+    assert "&lt;b&gt;" in page and "<b>" not in page and "<script>" not in page
+    assert trial.machine == kit.this_machine() and "def train(" in trial.source
+    assert JOURNAL[-1] is trial and "slow" not in repr(trial)
+
+
+def test_quantiles_are_those_of_twenty_single_steps_or_more_in_run_time(clock):
+    def train():
+        while True:
+            for seconds in [0.03] * 37 + [0.04, 0.04, 0.09]:
+                clock.work(seconds + 0.01, delay=0.01)
+                yield 1
+
+    trial = kit.measure(train, seconds=20.0)
+    assert trial.step_quantiles == exactly({50: 0.03, 95: 0.04, 99: 0.09})
+    assert "p50 · p95 · p99" in repr(trial) and "30.0 ms · 40.0 ms" in repr(trial)
+    assert "rare slow steps" in repr(trial).lower()
+    for step, seconds, known in ((0.03, 0.6, 1), (0.03, 0.5, 0), (0.005, 2.0, 0)):
+        trial = kit.measure(steps(clock, step, setup=DEAR), seconds=seconds)
+        assert (trial.step_quantiles is None) == ("p99" not in repr(trial)) != known

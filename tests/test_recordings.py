@@ -1,0 +1,230 @@
+"""Recordings: there and back, whole or not at all, refused where anything changed."""
+
+import copy
+import dataclasses
+import json
+import os
+import pickle
+import tempfile
+from functools import partial, reduce
+from pathlib import Path
+
+import nbformat
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from trials import make_machine, make_trial
+
+import kit
+from kit import recording
+from kit.life import COLD, Block, Life
+from kit.recording import RecordingError
+
+GOLDEN = (Path(__file__).parent / "recordings" / "format_4.json").read_bytes()
+CONTENT = json.loads(GOLDEN)
+
+
+def refused(content, *words):
+    with tempfile.TemporaryDirectory() as folder:
+        (path := Path(folder, "changed.json")).write_bytes(content)
+        with pytest.raises(RecordingError) as caught:
+            kit.load(path)
+    text = str(caught.value)
+    assert all(word in text for word in ("changed.json", *words)), text
+    assert "Name a file that kit.save() or" in text or "Update the kit" in text
+    assert len(text.splitlines()) <= 6
+
+
+SECONDS, FLAG, WORDS = st.floats(0, 1e300), st.booleans(), st.text(max_size=5)
+ITEMS, STEPS = st.integers(1, 2**60) | st.floats(0.5, 1e9), st.integers(1, 99)
+RANKS, MEMORY = st.lists(SECONDS, max_size=2), st.none() | st.integers(0, 2**50)
+BLOCKS = st.builds(Block, SECONDS, SECONDS, ITEMS, STEPS, SECONDS, RANKS)
+LOSSES = st.dictionaries(WORDS, st.lists(st.floats(), max_size=2), max_size=1)
+SOME_BLOCKS, TURNS = st.lists(BLOCKS, max_size=2), st.integers(COLD, 9)
+LIVES = st.builds(Life, TURNS, st.floats(), MEMORY, FLAG, FLAG, SOME_BLOCKS, LOSSES)
+PLAIN = st.none() | FLAG | st.integers() | st.floats(allow_nan=False) | WORDS
+KNOBS = PLAIN | st.lists(PLAIN | st.tuples(PLAIN), max_size=2).map(tuple)
+TRIALS = st.builds(
+    make_trial,
+    st.lists(LIVES, max_size=2),
+    title=WORDS,
+    knobs=st.dictionaries(WORDS, KNOBS, max_size=2),
+    machine=st.sampled_from([make_machine("one"), make_machine("another")]),
+    outcome=st.sampled_from(["complete", "stopped", "disturbed"]),
+    whole_runs=FLAG,
+    notes=st.lists(WORDS, max_size=1),
+    conditions=st.dictionaries(WORDS, st.floats(0, 1), max_size=1),
+)
+
+
+def plain(trials):
+    """All that trials hold, as text: there nan is equal to itself."""
+    return [repr(dataclasses.asdict(trial)) for trial in trials]
+
+
+@given(st.lists(TRIALS, max_size=2))
+def test_any_trial_comes_back_as_it_was_saved(trials):
+    before = plain(trials)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "deep", "er", "some.json")
+        kit.save(iter(trials), path)
+        assert os.stat(path).st_mode & 0o444 == 0o444, "others can read it"
+        assert plain(kit.load(path)) == before == plain(trials)
+
+
+def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
+    (path := tmp_path / "golden.json").write_bytes(GOLDEN)
+    made = recording.read(path)
+    slow, fast, runs, single, on_ranks = made.trials
+    rates = [trial.items_per_second for trial in (slow, fast, runs)]
+    wanted = [781.5836926291277, 1561.0566096925656, 73.0296743340221]
+    assert rates == pytest.approx(wanted)
+    assert (slow.machine.name, slow.machine.cores) == ("imaginary-2-cores", 2)
+    assert fast.knobs == {"size": 64, "crop": (4, 4), "mode": "RGB"}
+    assert [life.memory_bytes for life in slow.lives[:3]] == [4096, None, 8192]
+    assert [life.turn for life in slow.lives] == [COLD, *range(10)]
+    assert (runs.outcome, runs.excluded_seconds) == ("stopped", 0.75)
+    assert [single.step_quantiles[q] for q in (50, 95)] == [0.025375, 0.08775]
+    assert all(b.rank_seconds == [b.seconds, 0.75 * b.seconds] for b in on_ranks.blocks)
+    ratio = made.comparisons[0].ratios[made.claims[0]["label"]]
+    assert ratio.value == pytest.approx(1.996, rel=2e-3)
+    assert 1.98 < ratio.low < ratio.high < 2.02 and ratio.verdict == "faster"
+    path.write_text(json.dumps(CONTENT, indent=3))
+    assert plain(kit.load(path)) == plain(made.trials), "layout is no content"
+    recording.write(made, path)
+    assert json.loads(path.read_bytes()) == CONTENT, "written as it was"
+
+
+def find_places(value, place=()):
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        yield (*place, key)
+        if isinstance(inner, (dict, list)):
+            yield from find_places(inner, (*place, key))
+
+
+ANY = st.sampled_from(sorted(find_places(CONTENT), key=len))
+JUNK = [None, True, -7, 0, 0.5, "1", "", [], {}, [[]], {"float": "inf"}, 1]
+HOW = st.sampled_from(["drop", "double", "swap", "put", "cut"])
+
+
+@given(ANY, HOW, st.data())
+def test_what_was_changed_dropped_swapped_or_cut_is_refused(place, how, data):
+    content, (*way, last) = copy.deepcopy(CONTENT), place
+    owner = reduce(lambda inner, key: inner[key], way, content)
+    if how == "drop":
+        del owner[last]
+    elif how == "double" and isinstance(owner, list):
+        owner.insert(last, owner[last])
+    elif how == "swap":
+        keys = [*owner] if isinstance(owner, dict) else range(len(owner))
+        other = data.draw(st.sampled_from(keys))
+        owner[last], owner[other] = owner[other], owner[last]
+    elif how != "cut":
+        owner[last] = data.draw(st.sampled_from(JUNK))
+    text = json.dumps(content)
+    length = len(text) if how != "cut" else data.draw(st.integers(0, len(text) - 1))
+    assume(text[:length] != json.dumps(CONTENT))
+    refused(text[:length].encode())
+
+
+def test_what_is_no_recording_or_of_another_format_is_told_so(tmp_path):
+    for content in (b"", b"null", b"[]", b"3", b"{}", b"\xff\0", pickle.dumps({})):
+        refused(content, "kit.save()")
+    for number in (1, 3, 99, "4", None, [1]):
+        content = json.dumps(CONTENT | {"format": number}).encode()
+        refused(content, f"format is {number!r}", "reads 4", "Update the kit")
+    for path in (tmp_path / "absent.json", tmp_path):
+        with pytest.raises(RecordingError, match=path.name):
+            kit.load(path)
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
+def test_a_save_that_fails_leaves_the_old_file_and_no_other(
+    tmp_path, monkeypatch, call, error
+):
+    kit.save([make_trial()], path := tmp_path / "some.json")
+    before, calls = path.read_bytes(), []
+
+    def fail(name, *_, **__):
+        calls.append(name)
+        if name == call:
+            raise error
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(os, name, partial(fail, name))
+    with pytest.raises((RecordingError, KeyboardInterrupt)) as caught:
+        kit.save([make_trial(title="another")], path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
+    assert calls == ["fsync", "replace"][: len(calls)], "on disk before it has its name"
+    if isinstance(error, OSError):
+        assert all(word in str(caught.value) for word in (path.name, "No space left"))
+
+
+SOURCE = "def count(*, n=1):\n    while True:\n        yield n"
+CHANGED = SOURCE.replace("yield n", "yield 2 * n")
+LAMBDA = 'kit.compare({"a": count, "b": lambda: count(n=2)})'
+
+
+@pytest.fixture
+def tutorials(tmp_path, monkeypatch):
+    """Recordings of a chapter by two machines, by one of them twice, and of others."""
+    names = {1: "00_start__imaginary-2-cores__2026-01-02"}
+    names |= {2: "00_start__imaginary-2-cores__2026-03-04"}
+    names |= {3: "00_start__imaginary-gpu__2025-12-31"}
+    names |= {9: "00_start_here__imaginary-gpu__2026-05-06"}
+    for n, name in names.items():
+        where = {"machine": make_machine(name.split("__")[1]), "knobs": {"n": n}}
+        trials = [make_trial(source=SOURCE, **where)]
+        trials += [make_trial(experiment="b", source=f"{LAMBDA}\n\n{SOURCE}", **where)]
+        kit.save(trials, tmp_path / "tutorials" / "recordings" / f"{name}.json")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "tutorials"
+
+
+@pytest.mark.parametrize("place", [".", "tutorials", "tutorials/deep/er", "elsewhere"])
+def test_the_newest_recording_of_each_machine_is_found_from_anywhere(
+    tutorials, monkeypatch, place
+):
+    mine = tutorials.parent / place / "mine" / "recordings"
+    mine.parent.mkdir(parents=True)
+    monkeypatch.chdir(mine.parent)
+
+    def numbers(*asked, **options):
+        return sorted(trial.knobs["n"] for trial in kit.recorded(*asked, **options))
+
+    assert numbers("00_start/count") == [2, 3]
+    assert numbers("00_start/count", machine="imaginary-gpu") == [3]
+    assert numbers("00_start/absent") == numbers("99_absent/count") == []
+    assert numbers("00_start/count", folder=mine) == []
+    kit.save([make_trial(knobs={"n": 7})], mine / "00_start__x__2026-01-01.json")
+    assert numbers("00_start/count") == [7], "the nearest"
+    assert numbers("00_start/count", folder=str(tutorials / "recordings")) == [2, 3]
+    (mine / "00_start__x__2026-09-09.json").write_text("{")
+    with pytest.raises(RecordingError, match=r"2026-09-09\.json"):
+        kit.recorded("00_start/count")
+    for name in ("count", "", "00_start/"):
+        with pytest.raises(RecordingError, match=f"{name!r}.*\n.*00_start_here/train"):
+            kit.recorded(name)
+
+
+VERSIONS = [
+    ("count", ["%matplotlib inline\nimport kit", f"# why\n{SOURCE}", "x"], False),
+    ("count", [f"%%writefile count.py\n{SOURCE}"], False),
+    ("count", [SOURCE, CHANGED], False),  # a chapter changes one thing at a time
+    ("count", [CHANGED], True),
+    ("count", ["print('hello')"], True),
+    ("b", [SOURCE, LAMBDA], False),
+    ("b", [CHANGED, LAMBDA], True),
+]
+
+
+@pytest.mark.parametrize(("experiment", "cells", "is_earlier"), VERSIONS)
+def test_a_recording_of_other_code_says_that_it_is_of_an_earlier_version(
+    tutorials, experiment, cells, is_earlier
+):
+    book = nbformat.v4.new_notebook()
+    book.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    nbformat.write(book, tutorials / "00_start.ipynb")
+    found = kit.recorded(f"00_start/{experiment}")
+    assert [("earlier version" in repr(trial)) for trial in found] == [is_earlier] * 2

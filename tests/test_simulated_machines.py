@@ -1,0 +1,154 @@
+"""False alarms, coverage and power of verdicts, on three simulated machines.
+
+Block times are drawn from a model whose truth is known, and judged as measured ones.
+A bar holds unless the 95 % Wilson interval of the share excludes it.
+"""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+from trials import make_machine, rate_trial
+
+from kit.ratio import compare_trials
+
+ALARMS, COVERED = 0.05, 0.93
+PLACE = make_machine()
+
+
+class Noise(NamedTuple):
+    """Log standard deviations of starts and blocks, share of slow blocks, bursts."""
+
+    start: float
+    block: float
+    slow: float
+    burst: float = 0.0  # by how much the strongest one slows down what it hits
+
+
+# Of the blocks recorded on a quiet machine, under one in a hundred is slow.
+QUIET = Noise(start=0.01, block=0.01, slow=0.002)
+BUSY = Noise(start=0.02, block=0.05, slow=0.01)
+BURSTY = Noise(start=0.03, block=0.02, slow=0.02, burst=0.3)
+MACHINES = [QUIET, BUSY, BURSTY]
+STILL = Noise(start=0.005, block=0.005, slow=0.002)
+UNEVEN = Noise(start=0.02, block=0.002, slow=0.0)  # only starts differ
+
+
+def draw_bursts(random, count, strength):
+    """Log slowdowns of consecutive blocks of 20 ms: 0–300 ms on, 0–300 ms off."""
+    ends = np.cumsum(random.uniform(0, 15, count + 20))
+    burst = np.searchsorted(ends, np.arange(count))
+    return (burst % 2) * np.log1p(random.uniform(0, strength, count + 20))[burst]
+
+
+def draw_seconds(random, truth, noise, pairs=5, rounds=3):
+    """Block seconds of (baseline, variant), shape (2, turns, rounds, 2)."""
+    turns = 2 * pairs
+    shape, count = (2, turns, rounds, 2), turns * rounds * 4
+    # What both share in order of time, four blocks a round: ABBA, or else BAAB.
+    shared = np.cumsum(random.normal(0, 0.003, count))
+    shared += draw_bursts(random, count, noise.burst)
+    fours = shared.reshape(turns, rounds, 4)
+    outer, inner = fours[..., [0, 3]], fours[..., [1, 2]]
+    swapped = random.random((turns, rounds, 1)) < 0.5
+    logs = np.stack([np.where(swapped, *x) for x in ((inner, outer), (outer, inner))])
+    # The baseline was started first in even turns, the variant in odd ones.
+    first = np.arange(2)[:, None] == np.arange(turns) % 2
+    effects = random.uniform(0, 0.03) * first
+    effects = effects + random.normal(0, noise.start, (2, turns))
+    logs = logs + effects[:, :, None, None] + random.normal(0, noise.block, shape)
+    slow = random.random(shape) < noise.slow
+    logs = logs + slow * np.log(random.uniform(1.2, 3, shape))
+    logs[1] -= math.log(truth)
+    return 0.02 * np.exp(logs)
+
+
+def make_trials(seconds, **changes):
+    """Trials of block seconds, shape (variants, turns, rounds, 2)."""
+    return [rate_trial(each, machine=PLACE, **changes) for each in seconds]
+
+
+def judge_many(count, truth, noise, pairs=5, rounds=3):
+    """Return the ratios of so many comparisons of one kind."""
+    random = np.random.default_rng([count, pairs, rounds, round(1000 * truth)])
+    drawn = (draw_seconds(random, truth, noise, pairs, rounds) for _ in range(count))
+    return [compare_trials(*make_trials(seconds)) for seconds in drawn]
+
+
+def assert_share(found, least=0.0, most=1.0):
+    test = scipy_stats.binomtest(int(sum(found)), len(found))
+    low, high = test.proportion_ci(method="wilson")
+    assert low <= most and least <= high, f"{sum(found)} of {len(found)}"
+
+
+def holds(ratios, truth):
+    return [ratio.low <= truth <= ratio.high for ratio in ratios]
+
+
+def says(ratios, *verdicts):
+    return [ratio.verdict in verdicts for ratio in ratios]
+
+
+@pytest.mark.parametrize("noise", [*MACHINES, UNEVEN], ids=str)
+def test_a_thing_is_not_called_faster_than_itself(noise):
+    ratios = judge_many(600, 1.0, noise)
+    assert_share(says(ratios, "faster", "slower"), most=ALARMS)
+    assert_share(holds(ratios, 1.0), least=COVERED)
+
+
+KINDS = [{"pairs": pairs} for pairs in (1, 2, 4, 6, 8)]
+KINDS += [{"rounds": 1}, {"rounds": 12, "count": 100}, {"truth": 10 / 13}]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_interval_holds_the_truth(kind):
+    """On each machine, and on all together, which sees what is too little for one."""
+    case = {"count": 200, "truth": 1.0} | kind
+    cells = [holds(judge_many(noise=m, **case), case["truth"]) for m in MACHINES]
+    for cell in [*cells, [*itertools.chain(*cells)]]:
+        assert_share(cell, least=COVERED)
+
+
+#: Five pairs of turns are what about 2 s buy, eight what 5 s buy.
+POWER = [
+    (QUIET, 20 / 21, 8, "slower", 0.90),
+    (QUIET, 1.2, 5, "faster", 0.95),
+    (BUSY, 1.2, 5, "faster", 0.95),
+    (BURSTY, 1.2, 5, "faster", 0.95),
+    (QUIET, 1.0, 8, "same", 0.95),
+    (STILL, 1.0, 5, "same", 0.90),
+]
+
+
+@pytest.mark.parametrize(("noise", "truth", "pairs", "verdict", "least"), POWER)
+def test_what_is_true_is_called_and_cannot_tell_is_the_exception(
+    noise, truth, pairs, verdict, least
+):
+    ratios = judge_many(200, truth, noise, pairs)
+    assert_share(says(ratios, verdict), least=least)
+    assert_share(says(ratios, "cannot tell"), most=1 - least)
+
+
+RARE = [
+    (3, [1], ["slower", "cannot tell"]),
+    (6, [0, 1], ["same", "cannot tell"]),
+    (30, [1], ["slower"]),
+]
+
+
+@pytest.mark.parametrize(("rounds", "sides", "verdicts"), RARE)
+def test_rare_slow_steps_are_never_called_wrong(rounds, sides, verdicts):
+    """One block in 60 takes 100 × longer; the truth of one side is 60 : 159."""
+    random, ratios = np.random.default_rng([31, rounds]), []
+    for _ in range(min(100, 1800 // rounds)):
+        seconds = draw_seconds(random, 1.0, QUIET, rounds=rounds)
+        for side in sides:
+            late = (np.arange(seconds[side].size) + random.integers(60)) % 60 == 0
+            seconds[side] *= 1 + 99 * late.reshape(seconds[side].shape)
+        ratios.append(compare_trials(*make_trials(seconds)))
+    assert_share(says(ratios, *verdicts), least=0.95)
+    if verdicts == ["slower"]:
+        assert_share(holds(ratios, 60 / 159), least=COVERED)

@@ -1,0 +1,77 @@
+"""Plausible wrong answers to the exercises of chapter 00: the checks refuse them."""
+
+import torch
+from torch import nn
+
+
+def yields_before_the_step(*, batch_size=16):
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    while True:
+        for numbers in torch.rand(8, batch_size, 4):
+            yield len(numbers)
+            optimizer.zero_grad()
+            net(numbers).square().mean().backward()
+            optimizer.step()
+
+
+def yields_one(*, batch_size=16):
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    while True:
+        optimizer.zero_grad()
+        net(torch.rand(batch_size, 4)).square().mean().backward()
+        optimizer.step()
+        yield 1
+
+
+def ends_after_one_epoch(*, batch_size=16):
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for numbers in torch.rand(8, batch_size, 4):
+        optimizer.zero_grad()
+        net(numbers).square().mean().backward()
+        optimizer.step()
+        yield len(numbers)
+
+
+def no_warm_up(step, synchronize, clock):
+    synchronize()
+    start = clock()
+    for _ in range(10):
+        step()
+    synchronize()
+    return (clock() - start) / 10
+
+
+def not_waiting(step, synchronize, clock):
+    step()
+    synchronize()
+    start = clock()
+    for _ in range(10):
+        step()
+    return (clock() - start) / 10
+
+
+def evaluation_counts(train_step, evaluate):
+    while True:
+        for _ in range(3):
+            train_step()
+            yield 8
+        evaluate()
+
+
+def bare_yield_too_early(train_step, evaluate):
+    while True:
+        for _ in range(3):
+            train_step()
+            yield 8
+        yield
+        evaluate()
+
+
+WRONG = {
+    "one_yield": [yields_before_the_step, yields_one, ends_after_one_epoch],
+    "honest": [no_warm_up, not_waiting],
+    "bare_yield": [evaluation_counts, bare_yield_too_early],
+}
