@@ -15,6 +15,7 @@ from helpers import wait_until
 
 TUTORIALS = Path(__file__).resolve().parents[1] / "tutorials"
 CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
+APPENDICES = sorted((TUTORIALS / "more").glob("*.ipynb"))
 #: Cells with this tag show the same on every machine and at any length.
 SAME, LEAST = "nbval-check-output", 5
 #: Seconds of processor time, all processes together. More than that is printed, and in
@@ -83,6 +84,13 @@ def test_a_chapter_runs_and_shows_what_its_code_makes(path, capsys, request):
     assert not faults, "\n\n".join(faults)
     if path.stem in SECOND_EDITION and request.config.getoption("-m") != "not nightly":
         assert seconds <= MANY_SECONDS
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("path", APPENDICES, ids=lambda path: path.stem)
+def test_an_appendix_runs_and_shows_what_its_code_makes(path):
+    faults = list(find_faults(path, *run(path)))
+    assert not faults, "\n\n".join(faults)
 
 
 # The check itself

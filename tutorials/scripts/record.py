@@ -129,7 +129,7 @@ class Recorder:
         Raises RecordingError where the machine is not quiet before it begins.
         """
         short = self.options.smoke or self.options.dry_run
-        needs_quiet = keeps_trials(path) and not short
+        needs_quiet = path.parent.name != "solutions" and not short
         deadline = self.deadline - SECONDS_TO_END - SECONDS_TO_CHECK * needs_quiet
         if needs_quiet and not self.is_quiet and time.monotonic() < deadline:
             tell(f"  {check_quiet()}")
@@ -182,8 +182,8 @@ class Recorder:
 
 
 def keeps_trials(path: Path) -> bool:
-    """Return whether what a notebook measures is kept: a solution has no chapter."""
-    return path.parent.name != "solutions"
+    """Return whether what a notebook measures is kept: only chapters make claims."""
+    return path.parent.name not in ("more", "solutions")
 
 
 def add_slices(made: Recording, path: Path) -> None:
