@@ -1,6 +1,7 @@
 """Every chapter keeps the rules of tutorials/scripts/style.py, and each bites."""
 
 import json
+import re
 from pathlib import Path
 
 import nbformat
@@ -14,6 +15,7 @@ import kit
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
 CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
+APPENDICES = sorted((TUTORIALS / "more").glob("*.ipynb"))
 #: Chapters of which there is no recording from a GPU yet. This list only gets shorter.
 GPU_DEBTS = {
     *("00_start_here", "01_how_pytorch_runs", "02_profiling", "04_loading"),
@@ -30,7 +32,27 @@ def test_a_chapter_keeps_the_rules(path, rule):
     assert list(rule(Chapter(path))) == []
 
 
-@every_chapter
+@pytest.mark.parametrize("rule", style.APPENDIX, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("path", APPENDICES, ids=lambda path: path.stem)
+def test_an_appendix_keeps_the_rules(path, rule):
+    assert list(rule(Chapter(path))) == []
+
+
+def test_every_entry_of_the_errata_asserts_what_it_shows():
+    """An entry is what stands under a heading of the third level."""
+    entry, asserts = "", {}
+    for cell in Chapter(TUTORIALS / "more" / "errata.ipynb").cells:
+        headings = re.findall(r"^##+ .+$", cell.source, re.M)
+        if cell.cell_type == "markdown" and headings:
+            entry = headings[-1]
+            asserts |= {entry: False} if entry.startswith("### ") else {}
+        elif entry in asserts:
+            asserts[entry] |= bool(re.search(r"^ *assert", cell.source, re.M))
+    assert len(asserts) >= 15
+    assert [name for name, is_asserted in asserts.items() if not is_asserted] == []
+
+
+@pytest.mark.parametrize("path", [*CHAPTERS, *APPENDICES], ids=lambda path: path.stem)
 def test_jupyter_can_open_a_chapter(path):
     nbformat.validate(json.loads(path.read_text("utf-8")))
 
@@ -147,6 +169,7 @@ BROKEN = [
     (opening, "no GPU, ", ""),
     (opening, "../README.md#chapters", "x.md"),
     (opening, "Next: none", ""),
+    (opening, "this_machine", "measure"),
     (parts, "## Then and now", ""),
     (parts, "## Why?", "## Why?\n\n## Why not?"),
     (parts, "assert x", "x"),
@@ -159,7 +182,6 @@ BROKEN = [
     (cells, "§ One line.", 19 * "§ Look.\n§ x\n" + "§ One line."),
     (cells, "model=len)", f"model=len)  # {70 * 'x'}"),
     (cells, "kit.guess", "import kit\nkit.guess"),
-    (cells, "this_machine", "measure"),
     (cells, "comparison.plot", "!pip install x\ncomparison.plot"),
     (cells, "comparison.plot", "warnings.filterwarnings('ignore')\ncomparison.plot"),
     (prose, "`2 ×`", "2 ×"),

@@ -16,7 +16,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import nbformat
-from pages import CODE, GLOSSARY, find_broken_links, find_uses
+from pages import CODE, GLOSSARY, ROOT, find_broken_links, find_uses
 from slices import fingerprint
 
 #: Which points of the sources each chapter covers, and which there are.
@@ -46,6 +46,7 @@ CURRICULUM = dict(
     ]
 )
 KNOWN = "A1-A18 D1-D9 R1-R7 P1-P11"
+README = ROOT / "README.md"
 #: The heading of each part that every chapter has, and what must stand in its code.
 PARTS = {
     "plain loop": r"\.backward\(\)",
@@ -99,6 +100,7 @@ class Chapter:
 
     def __init__(self, path: Path, book: nbformat.NotebookNode | None = None) -> None:
         self.path, self.number = path, path.name[:2]
+        self.is_chapter = path.parent.name != "more"
         self.book = book or nbformat.read(path, as_version=4)
         self.cells = self.book.cells
         self.code = [cell for cell in self.cells if cell.cell_type == "code"]
@@ -151,6 +153,8 @@ def opening(chapter: Chapter) -> Iterator[str]:
     text = chapter.opening
     if not re.match(r"# \S", text) or len(re.findall(r"^# ", text, re.M)) != 1:
         yield "it does not begin with one title"
+    if not any("this_machine()" in cell.source for cell in chapter.code[:4]):
+        yield "no this_machine() near the top"
     head, _, rest = re.sub("you will find out", "\0", text, flags=re.I).partition("\0")
     if CODE.sub("", head).count("?") != 1:
         yield "not one question under the title"
@@ -179,6 +183,20 @@ def find_missing_links(chapter: Chapter) -> Iterator[str]:
         for other in chapter.path.parent.glob(near):
             if other.name not in links:
                 yield f"no link to {other.name}"
+
+
+def appendix(chapter: Chapter) -> Iterator[str]:
+    """Ask for a title, one question, what to find out and need, a way back."""
+    head, _, rest = chapter.opening.partition("You will find out")
+    if not re.match(r"# [A-Z]", head) or head.count("?") != 1:
+        yield "it does not begin with a title, without a number, and one question"
+    found = re.search(r"(.*?)^You need: \d+ minutes", rest, re.M | re.S)
+    if not found or count_bullets(found[1]) != 3:
+        yield "not three bullets of what you will find out, and what you need"
+    if not re.search(r"\]\(\.\./\d\d_\w+\.ipynb\)", rest):
+        yield "no link to a chapter"
+    if f"](tutorials/more/{chapter.path.name})" not in README.read_text("utf-8"):
+        yield "the contents do not name it"
 
 
 def parts(chapter: Chapter) -> Iterator[str]:
@@ -223,8 +241,6 @@ def cells(chapter: Chapter) -> Iterator[str]:
     imports = [n for n, c in enumerate(chapter.code) if has_imports(c)]
     if imports != [0]:
         yield f"imports are in code cells {imports}, not only in the first"
-    if not any("this_machine()" in cell.source for cell in chapter.code[:4]):
-        yield "no this_machine() near the top"
     yield from find_hidden(chapter)
 
 
@@ -275,7 +291,8 @@ def file(chapter: Chapter) -> Iterator[str]:
     if chapter.book.metadata.get("kernelspec", {}).get("name") != "python3":
         yield "without the kernelspec python3 Jupyter asks, and nothing runs"
     listed = {*chapter.own.get("sources", [])}
-    if not expand(CURRICULUM[chapter.number]) <= listed <= expand(KNOWN):
+    points = CURRICULUM.get(chapter.number, "") if chapter.is_chapter else ""
+    if not expand(points) <= listed <= expand(KNOWN):
         yield f"its sources are {sorted(listed)}"
     if len(nbformat.writes(chapter.book).encode()) >= 1_000_000:
         yield "it has 1 MB or more"
@@ -350,7 +367,9 @@ def images(chapter: Chapter) -> Iterator[str]:
             yield f"cell {number} has an image without alt text"
 
 
-RULES = (opening, parts, cells, prose, terms, links, file, outputs, images)
+#: What is asked of every notebook, of chapters, and of what lies in tutorials/more.
+ALL = (cells, prose, links, file, outputs, images)
+RULES, APPENDIX = (opening, parts, terms, *ALL), (appendix, *ALL)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -360,7 +379,7 @@ def main(words: Sequence[str] | None = None) -> int:
     faults = [
         f"{path.name}, {rule.__name__}: {fault}"
         for path in parser.parse_args(words).chapters
-        for rule in RULES
+        for rule in (RULES if Chapter(path).is_chapter else APPENDIX)
         for fault in rule(Chapter(path))
     ]
     print("\n".join(faults) or "nothing is missing")
