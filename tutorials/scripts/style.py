@@ -163,8 +163,8 @@ def opening(chapter: Chapter) -> Iterator[str]:
         yield "not three bullets of what you will find out, and then what you need"
         return
     minutes = re.search(r"(\d+) min", found[2])
-    if not minutes or int(minutes[1]) > 45:
-        yield "it needs how many minutes, 45 at most?"
+    if not minutes or int(minutes[1]) > 60:
+        yield "it needs how many minutes, 60 at most?"
     yield from (f"{w}?" for w in ("gpu", "chapter") if w not in found[2].lower())
     yield from find_missing_links(chapter)
 
