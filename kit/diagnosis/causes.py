@@ -107,7 +107,7 @@ CAUSES = {
         "Many small operations each cost more to start than to do: make them fewer and "
         "larger.",
         "model = torch.compile(model)  # or larger batches, and no loop over samples",
-        "08 fewer, larger kernels",
+        "08 fewer, larger kernels: where does the time go?",
         "Compiling changes results by rounding only; another batch size changes the "
         "training.",
     ),
@@ -115,7 +115,7 @@ CAUSES = {
         "waits for the device",
         "The loop waits for the device at each step: read its numbers less often.",
         "if step % 100 == 0: print(loss.item())",
-        "08 fewer, larger kernels",
+        "08 fewer, larger kernels: read numbers less often",
         leave_out=counterfactuals.numbers_unread,
         suspected=_takes("sync"),
     ),
@@ -124,7 +124,7 @@ CAUSES = {
         "Updating the parameters takes the time: one operation over all of them is "
         "quicker than one for each.",
         "torch.optim.AdamW(model.parameters(), fused=True)",
-        "08 fewer, larger kernels",
+        "08 fewer, larger kernels: one update for all parameters",
         "It changes results by rounding only, and gains less than leaving it all out.",
         leave_out=counterfactuals.no_update,
         # By hand it cannot be left out: then its share tells.
@@ -162,7 +162,7 @@ CAUSES = {
         "Most of the time goes into moving numbers through memory: fuse operations, or "
         "make the numbers smaller.",
         "model = torch.compile(model)",
-        "08 fewer, larger kernels",
+        "08 fewer, larger kernels: what the compiler makes",
         "It changes results by rounding only.",
     ),
     "healthy": Cause(

@@ -6,12 +6,19 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 
 from kit.teaching import check
 
 TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
 CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    """Load what `torch.compile` needs, so that no test pays for it."""
+    torch.compiler.reset()
 
 
 def exercises_of(path):
@@ -34,7 +41,9 @@ def test_an_exercise_waits_for_the_reader(path, monkeypatch):
 
 
 @every_chapter
-def test_a_plausible_wrong_answer_is_refused_with_a_reason(path, smoke, monkeypatch):
+def test_a_plausible_wrong_answer_is_refused_with_a_reason(
+    path, smoke, compiler, monkeypatch
+):
     monkeypatch.chdir(TUTORIALS)
     number = path.name[:2]
     wrong = runpy.run_path(f"checks/{number}_wrong.py")["WRONG"]

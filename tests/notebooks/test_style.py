@@ -19,7 +19,7 @@ APPENDICES = sorted((TUTORIALS / "more").glob("*.ipynb"))
 #: Chapters of which there is no recording from a GPU yet. This list only gets shorter.
 GPU_DEBTS = {
     *("00_start_here", "01_how_pytorch_runs", "02_profiling", "04_loading"),
-    *("06_batch_size", "07_memory"),
+    *("06_batch_size", "07_memory", "08_fewer_larger_kernels"),
     *("09_number_formats", "10_mixed_precision", "11_data_parallel", "12_ddp"),
     "13_communication",
 }
