@@ -52,10 +52,6 @@ class FakeClock:
     def wall(self):
         return self.now
 
-    def perf_counter(self):
-        """Let the clock stand in for the module `time`."""
-        return self.now
-
     def begin(self):
         self.events.append("begin")
         return Ticks(self.now, self.delay, self.own)
@@ -110,20 +106,6 @@ class LazyTensor:
         self.device.synchronize()
         self.device.clock.events[-1] = "read"
         return self.value
-
-
-def stretches(events):
-    """Split a clock's events into what happened between each begin and its end."""
-    found, inside = [], None
-    for event in events:
-        if event == "begin":
-            inside = []
-        elif event == "end" and inside is not None:
-            found.append(inside)
-            inside = None
-        elif inside is not None:
-            inside.append(event)
-    return found
 
 
 #: Children that were there before a test, a server of the test session, say.
