@@ -387,27 +387,6 @@ def test_a_quota_makes_blocks_long_enough_to_see_it(clock, monkeypatch, early, l
     assert ("quota" in made.ratio.reason) is bool(late)
 
 
-def test_stop_acts_between_steps_and_keeps_what_was_measured(clock, progresses):
-    done = []
-
-    def train():
-        try:
-            for number in itertools.count():
-                if number == 200:
-                    progresses[-1].stop()
-                clock.work(0.01)
-                done.append(number)
-                yield 1
-        finally:
-            done.append("closed")
-
-    trial = kit.measure(train, seconds=60.0)
-    assert done[200:] == [200, "closed"] and trial.outcome == "stopped"
-    assert 100 < sum(block.steps for block in trial.blocks) <= 200
-    assert trial.items_per_second == pytest.approx(100)
-    assert "stopped" in repr(trial).lower() and "stopped" in trial._repr_html_().lower()
-
-
 @pytest.mark.parametrize("of", [*QUANTITIES, "loss"])
 @pytest.mark.parametrize("when", [1, 4])
 @pytest.mark.filterwarnings("error")
@@ -462,23 +441,26 @@ def nap(*, pause=1):
 
 @pytest.mark.parametrize("error", [None, ValueError(), KeyboardInterrupt(), Stopped()])
 @pytest.mark.parametrize("stop", [False, True], ids=["waits", "is stopped"])
-def test_who_waits_says_for_whom_until_an_end_or_stop(smoke, progresses, error, stop):
-    begun = []
+@pytest.mark.parametrize("knobs", [{}, {"size": [1, 2]}], ids=["measure", "compare"])
+def test_who_waits_says_for_whom_until_an_end_or_stop(
+    smoke, progresses, error, stop, knobs
+):
+    ask, begun = kit.compare if knobs else kit.measure, []
 
     def train(*, size=1):
         begun.append(size)
         yield from nap()
 
     with somebody_measures(error) as let_go, ThreadPoolExecutor(1) as pool:
-        call = pool.submit(kit.compare, train, size=[1, 2])
+        call = pool.submit(ask, train, **knobs)
         wait_until(lambda: progresses and "lr=0.1" in progresses[-1].text())
         assert progresses[-1].waiting and not begun
         progresses[-1].disturb()  # nothing is measured yet
         progresses[-1].stop() if stop else let_go.set()
         made = call.result(20)
     expected = "stopped" if stop else "complete"
-    assert [trial.outcome for trial in made.trials] == [expected] * 2
-    assert bool(begun) is not stop and ("stop" in made.ratio.reason) is stop
+    assert {trial.outcome for trial in getattr(made, "trials", [made])} == {expected}
+    assert bool(begun) is not stop and ("stop" in repr(made).lower()) is stop
 
 
 def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(smoke):

@@ -1,4 +1,4 @@
-"""REAL: panels, and TensorBoard, in a JupyterLab in a headless Chromium."""
+"""REAL: panels in a JupyterLab in a headless Chromium."""
 
 import contextlib
 import json
@@ -334,24 +334,6 @@ def test_all_can_be_read_in_both_themes_and_nothing_sticks_out(book):
         picture = shown.find("picture").locator("img").bounding_box()
         assert max(box["x"] + box["width"] for box in controls) <= picture["x"]
         assert controls[0]["y"] < picture["y"] + picture["height"]
-
-
-@pytest.mark.nightly
-def test_tensorboard_shows_a_run_in_a_notebook_and_ends_with_the_kernel(book):
-    write = "from torch.utils.tensorboard import SummaryWriter\n"
-    write += "with SummaryWriter('runs/1') as log: log.add_scalar('loss', 1.0, 0)"
-    show = "%load_ext tensorboard\n%tensorboard --logdir runs/1"
-    book.lab.write("board", [write, show])
-    page = book.lab.open("board").page
-    body = page.locator("iframe").content_frame.locator("body")
-    wait_until(lambda: "loss" in body.inner_text(timeout=60_000), 60)
-    inside = next(f.url for f in page.frames if f.parent_frame and "127.0.0.1" in f.url)
-    port = int(inside.split(":")[2].partition("/")[0])
-    listening = [c for c in psutil.net_connections("inet") if c.status == "LISTEN"]
-    (server,) = {c.pid for c in listening if c.laddr.port == port}
-    page.evaluate(f"() => {BOOK}.sessionContext.shutdown()")
-    wait_until(lambda: not psutil.pid_exists(server), 30)
-    page.close()
 
 
 def test_restarting_the_kernel_leaves_no_process(opened):  # the last one

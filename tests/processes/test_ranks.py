@@ -15,8 +15,8 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from front_end import Kernel
 from helpers import OLDER_CHILDREN, children, refused, wait_until
-from jupyter_client.manager import start_new_kernel
 from rank_faults import CULPRITS, DISAGREEMENTS, ONE, define, footprint
 from rank_faults import wait_for_no_more_than as wait_for_traces
 from torch import nn
@@ -419,38 +419,26 @@ ranks.run(work)"""
 def test_in_a_notebook_cells_are_named_and_ranks_end_with_a_kernel_that_is_killed(
     tmp_path,
 ):
-    _, client = start_new_kernel(cwd=str(tmp_path))
-
-    def run(code):
-        """Run a cell; return its number, and all that it shows."""
-        shown = []
-
-        def note(message):
-            content = message["content"]
-            shown.append(content.get("text", "") + content.get("evalue", ""))
-
-        done = client.execute_interactive(code, output_hook=note, timeout=60)
-        return done["content"]["execution_count"], "".join(shown)
-
-    run("import os, time, kit\nimport torch.distributed as dist")
-    run("ranks = kit.start_ranks(2)")
-    made, _ = run("%%px\nmine = 10 * rank + world_size")
-    assert run("print(ranks.run(lambda: mine))")[1] == "[2, 12]\n"
-    number, said = run(FAILING)
+    kernel = Kernel(tmp_path)
+    kernel.run("import os, time, kit\nimport torch.distributed as dist")
+    kernel.run("ranks = kit.start_ranks(2)")
+    kernel.run("%%px\nmine = 10 * rank + world_size")  # the third cell
+    assert kernel.run("print(ranks.run(lambda: mine))") == "[2, 12]\n"
+    said = kernel.run(FAILING)
     assert "failed on rank 1: ZeroDivisionError" in said
-    assert f"Cell In[{number}], line 2, in work: if dist.get_rank" in said
-    assert f"rank 0: Cell In[{number}], line 3, in work: dist.barrier()" in said
-    _, said = run("ranks.run(lambda: dist.get_rank() and os._exit(1))")
-    assert "all start anew, empty" in said and f"In[{made}]" in said
-    assert run("print(ranks.run(dist.get_rank))")[1].endswith("[0, 1]\n")
-    kernel = psutil.Process(int(run("print(os.getpid())")[1]))
-    family = kernel.children(recursive=True)
-    client.execute("ranks.run(lambda: sum(range(10**12)))")  # it is stuck
+    assert "Cell In[5], line 2, in work: if dist.get_rank" in said
+    assert "rank 0: Cell In[5], line 3, in work: dist.barrier()" in said
+    said = kernel.run("ranks.run(lambda: dist.get_rank() and os._exit(1))")
+    assert "all start anew, empty" in said and "In[3]" in said
+    assert kernel.run("print(ranks.run(dist.get_rank))").endswith("[0, 1]\n")
+    process = psutil.Process(int(kernel.run("print(os.getpid())")))
+    family = process.children(recursive=True)
+    kernel.client.execute("ranks.run(lambda: sum(range(10**12)))")  # it is stuck
     threading.Event().wait(1.0)
-    kernel.kill()
+    process.kill()
     _, left = psutil.wait_procs(family, timeout=20)
     assert not left
-    client.stop_channels()
+    kernel.client.stop_channels()
 
 
 def test_a_second_start_closes_the_first_and_close_leaves_nothing(ranks):
