@@ -4,7 +4,6 @@ import math
 import re
 import resource
 import time
-from pathlib import Path
 
 import nbformat
 import psutil
@@ -12,9 +11,8 @@ import pytest
 import record
 import slices
 from helpers import wait_until
+from project import every_chapter
 
-TUTORIALS = Path(__file__).resolve().parents[1] / "tutorials"
-CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
 #: Cells with this tag show the same on every machine and at any length.
 SAME, LEAST = "nbval-check-output", 5
 #: Seconds of processor time, all processes together. More than that is printed, and in
@@ -69,7 +67,7 @@ def read(cell, stream="stdout"):
     return "\n".join(text.strip() for text in shown)
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+@every_chapter
 def test_a_chapter_runs_and_shows_what_its_code_makes(path, capsys, request):
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     claimed, book = run(path)
@@ -124,11 +122,6 @@ def chapter(tmp_path):
         return path
 
     return write_chapter
-
-
-def test_a_good_chapter_has_no_faults(chapter):
-    path = chapter(TRAIN, "kit.explore(train, lr=[1, 3])", "print('all is well')")
-    assert list(find_faults(path, *run(path))) == []
 
 
 #: Cells that are wrong, and the words that say so.

@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 from torch.utils.checkpoint import checkpoint
 
 from kit import costs
-from kit.costs import Line, Link, predict_loader, predict_step_memory
+from kit.costs import Link, predict_loader, predict_step_memory
 
 SOME = st.integers(1, 1000).map(lambda n: n / 100)
 
@@ -81,17 +81,6 @@ def test_a_fitted_line_is_that_of_least_relative_errors(points):
     assert rows @ costs.fit_line(sizes, amounts) == pytest.approx(
         rows @ wanted, abs=1e-6
     )
-
-
-@given(SOME, SOME, st.floats(0.05, 0.95))
-def test_a_line_finds_its_sizes_again_and_where_rates_end_to_grow(fixed, each, share):
-    line = Line(fixed, each)
-    assert line.predict(50) == pytest.approx(fixed + 50 * each)
-    assert line.find_size(line.predict(70)) == pytest.approx(70)
-    knee = line.find_knee(share)
-    assert knee / (fixed + each * knee) == pytest.approx(share / each)
-    assert Line(0.0, each).find_knee() == 0
-    assert Line(fixed, 0.0).find_knee() == Line(fixed, 0.0).find_size(2.0) == math.inf
 
 
 LOAD, ALONE = {"load_seconds": 1.0}, {"compute_seconds": 1.0}

@@ -4,7 +4,6 @@ import copy
 import itertools
 import math
 import threading
-from pathlib import Path
 
 import lenet_race
 import nbformat
@@ -13,11 +12,10 @@ import torch
 from helpers import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
+from project import TUTORIALS
 
 import kit
 from kit.costs import LINKS
-
-TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
 
 
 def cells_of(name):

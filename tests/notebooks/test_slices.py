@@ -2,14 +2,12 @@
 
 import functools
 import json
-from pathlib import Path
 
 import nbformat
 import pytest
 import slices
 from pages import write_notebook
-
-CHAPTERS = Path(__file__).resolve().parents[2] / "tutorials"
+from project import TUTORIALS
 
 #: Chapter and claim; what stands there → what would change what was measured.
 DECIDING = {
@@ -91,7 +89,7 @@ def list_changes(table):
 def find_difference(claim, text):
     """Return how a claim's slice differs where a piece of code has another text."""
     number, start = claim.split(" ", 1)
-    path = next(CHAPTERS.glob(f"{number}_*.ipynb"))
+    path = next(TUTORIALS.glob(f"{number}_*.ipynb"))
     after = change(path, *text.split(" → "))
     return slices.compare(cut(path, None, start), cut(path, after, start))
 

@@ -7,20 +7,18 @@ import nbformat
 import pages
 import pytest
 import style
+from project import CHAPTERS, TUTORIALS, every_chapter
 from slices import fingerprint
 from style import Chapter, cells, file, images, opening, outputs, parts, prose, terms
 
 import kit
 
-TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
-CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
 #: Chapters of which there is no recording from a GPU yet. This list only gets shorter.
 GPU_DEBTS = {
     *("00_start_here", "02_profiling", "04_loading", "06_batch_size", "07_memory"),
     *("09_number_formats", "10_mixed_precision", "11_data_parallel", "12_ddp"),
     "13_communication",
 }
-every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
 @pytest.mark.parametrize("rule", style.RULES, ids=lambda rule: rule.__name__)

@@ -6,14 +6,14 @@ import re
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
 
 import nbformat
 import pytest
+from project import TUTORIALS
 
 from kit import recording
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "tutorials" / "scripts"
+SCRIPTS = TUTORIALS / "scripts"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 SMALL = ["--epochs=2", "--images=3000", "--batch-size=32", "--learning-rate=0.05"]
 #: Sums of halves are rounded otherwise, and training makes that grow.
