@@ -2,8 +2,6 @@
 
 import math
 import re
-import resource
-import time
 
 import nbformat
 import psutil
@@ -15,9 +13,6 @@ from project import every_chapter
 
 #: Cells with this tag show the same on every machine and at any length.
 SAME, LEAST = "nbval-check-output", 5
-#: Seconds of processor time, all processes together. More than that is printed, and in
-#: `make test-all` red where a chapter has its second edition.
-MANY_SECONDS, SECOND_EDITION = 20.0, {}
 #: Cells with this tag may say something on stderr: the prose says what, and why.
 HEARD = "stderr-is-meant"
 
@@ -68,19 +63,9 @@ def read(cell, stream="stdout"):
 
 
 @every_chapter
-def test_a_chapter_runs_and_shows_what_its_code_makes(path, capsys, request):
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    claimed, book = run(path)
-    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if seconds > MANY_SECONDS:
-        with capsys.disabled():
-            print(f"\n{path.stem}: {seconds:.0f} s of processor time", end="")
-            print(f" in {wall - begun:.0f} s", flush=True)
-    faults = list(find_faults(path, claimed, book))
+def test_a_chapter_runs_and_shows_what_its_code_makes(path):
+    faults = list(find_faults(path, *run(path)))
     assert not faults, "\n\n".join(faults)
-    if path.stem in SECOND_EDITION and request.config.getoption("-m") != "not nightly":
-        assert seconds <= MANY_SECONDS
 
 
 # The check itself

@@ -16,20 +16,6 @@ NAN, INFINITE = math.nan, math.inf
 SAMPLES = st.lists(st.floats(-100, 100), min_size=2, max_size=40)
 
 
-@given(
-    SAMPLES.filter(lambda values: np.std(values) > 1e-6),
-    st.sampled_from([0.5, 0.8, 0.95, 0.99]),
-)
-def test_an_interval_is_as_wide_as_scipys(values, confidence):
-    freedom, mean = len(values) - 1, np.mean(values)
-    ends = scipy_stats.t.interval(confidence, freedom, mean, scipy_stats.sem(values))
-    found = stats.student_interval(values, confidence)
-    assert tuple(found) == pytest.approx((mean, *ends), abs=1e-6)
-    assert stats.student_interval(values) == stats.student_interval(values, 0.95)
-    one = stats.student_interval(values[:1])
-    assert one.value == values[0] and math.isnan(one.low) and math.isnan(one.high)
-
-
 @given(SAMPLES)
 def test_the_pseudo_median_is_the_middle_of_all_pairs(values):
     """With a value and itself as a pair, too."""
