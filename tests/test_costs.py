@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import AllgatherOptions
 from torch.utils.checkpoint import checkpoint
 
 from kit import costs
-from kit.costs import Link, predict_loader, predict_step_memory
+from kit.costs import Line, Link, predict_loader, predict_step_memory
 
 SOME = st.integers(1, 1000).map(lambda n: n / 100)
 
@@ -81,6 +81,11 @@ def test_a_fitted_line_is_that_of_least_relative_errors(points):
     assert rows @ costs.fit_line(sizes, amounts) == pytest.approx(
         rows @ wanted, abs=1e-6
     )
+
+
+def test_where_samples_add_nothing_no_size_is_too_large():
+    line = Line(2.0, 0.0)
+    assert line.find_knee() == line.find_size(3.0) == math.inf
 
 
 LOAD, ALONE = {"load_seconds": 1.0}, {"compute_seconds": 1.0}

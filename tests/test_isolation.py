@@ -2,16 +2,14 @@
 
 import contextlib
 import functools
-import gc
 import itertools
-import operator
 import random
 
 import helpers
 import numpy
 import pytest
 import torch
-from helpers import reader_state
+from helpers import SETTINGS, read_depth, reader_state, reset_settings
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
@@ -96,52 +94,6 @@ def assert_apart(look, one, other, end=(None, bool)):
     assert len(set(longest)) == len(longest)
 
 
-def find(path, *first):
-    """Return a function of torch by its name, with its first arguments."""
-    return functools.partial(operator.attrgetter(path)(torch), *first)
-
-
-def flag(path, usual=False, other=True):
-    room, _, name = f"backends.{path}".rpartition(".")
-    owner = operator.attrgetter(room)(torch)
-    functions = (functools.partial(f, owner, name) for f in (setattr, getattr))
-    return *functions, usual, other
-
-
-def read_depth():
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
-
-
-def set_device(kind):
-    torch.set_default_device(None if kind == "cpu" else kind)
-
-
-# How each is set and read, its usual value and another one.
-BOTH, HALVES = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
-CAST = find("set_autocast_enabled", "cpu"), find("is_autocast_enabled", "cpu")
-CAST_TO = find("set_autocast_dtype", "cpu"), find("get_autocast_dtype", "cpu")
-CACHE = find("set_autocast_cache_enabled"), find("is_autocast_cache_enabled")
-DEBUG = find("set_deterministic_debug_mode"), find("get_deterministic_debug_mode")
-SDP = torch.backends.cuda
-FLAGS = ["cudnn.benchmark", "cudnn.deterministic", "mkldnn.deterministic"]
-ROOMS = ["", "mkldnn.matmul.", "mkldnn.conv.", "cuda.matmul."]
-SETTINGS = {
-    "grad": (find("set_grad_enabled"), find("is_grad_enabled"), True, False),
-    "threads": (find("set_num_threads"), find("get_num_threads"), 1, 2),
-    "dtype": (find("set_default_dtype"), find("get_default_dtype"), *BOTH),
-    "device": (set_device, lambda: torch.ones(1).device.type, "cpu", "meta"),
-    "autocast": (*CAST, False, True),
-    "autocast to": (*CAST_TO, *HALVES),
-    "autocast cache": (*CACHE, True, False),
-    "deterministic": (*DEBUG, 0, 1),
-    "flash": (SDP.enable_flash_sdp, SDP.flash_sdp_enabled, True, False),
-    "collection": (lambda x: [gc.disable, gc.enable][x](), gc.isenabled, True, False),
-    **{path: flag(path) for path in FLAGS},
-    **{f"{x}precision": flag(f"{x}fp32_precision", "none", "tf32") for x in ROOMS},
-}
-
-
 def look():
     """All settings, and what is seen of what one does not set."""
     seen, product = [read() for _, read, *_ in SETTINGS.values()], A @ A
@@ -159,8 +111,7 @@ def usual_settings():
     try:
         yield
     finally:
-        for put, _, usual, _ in SETTINGS.values():
-            put(usual)
+        reset_settings()
 
 
 #: What may be open around all steps.
