@@ -141,9 +141,7 @@ DEVICES += [("cuda", 0, (), "core"), (None, 0, (), "core"), ("broken", 1, None, 
 
 
 @pytest.mark.parametrize(("kind", "count", "found", "name"), DEVICES)
-def test_accelerators_are_named_with_their_memory_and_unknown_where_a_driver_fails(
-    monkeypatch, kind, count, found, name
-):
+def test_accelerators_are_named_or_else_unknown(monkeypatch, kind, count, found, name):
     def describe(index):
         assert count, "asking for names would initialise it"
         if kind == "broken":

@@ -179,9 +179,7 @@ FAILURES += [(2, "step 3", ZeroDivisionError, "run-all")]
 
 
 @pytest.mark.parametrize(("at", "where", "error", "later"), FAILURES)
-def test_a_failing_run_says_where_and_clears_its_own_result(
-    show, at, where, error, later
-):
+def test_a_failing_run_says_where_and_clears_its_result(show, at, where, error, later):
     gate = Gate(at=-1, error=error)
     shown = show(gate.train, pause=[2, 4])
     shown.panel.run(pause=4), shown.run()

@@ -124,9 +124,7 @@ POWER = [
 
 
 @pytest.mark.parametrize(("noise", "truth", "pairs", "verdict", "least"), POWER)
-def test_what_is_true_is_called_and_cannot_tell_is_the_exception(
-    noise, truth, pairs, verdict, least
-):
+def test_what_is_true_is_mostly_called_so(noise, truth, pairs, verdict, least):
     ratios = judge_many(200, truth, noise, pairs)
     assert_share(says(ratios, verdict), least=least)
     assert_share(says(ratios, "cannot tell"), most=1 - least)

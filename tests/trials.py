@@ -80,9 +80,8 @@ def start_trial(setup_seconds=None, memory=None, **changes):
     """A trial of starts, the cold one first."""
     count = len(setup_seconds or memory)
     rows = zip(setup_seconds or [0.5] * count, memory or [None] * count, strict=True)
-    return make_trial(
-        [Life(turn, *row) for turn, row in enumerate(rows, COLD)], **changes
-    )
+    lives = [Life(turn, *row) for turn, row in enumerate(rows, COLD)]
+    return make_trial(lives, **changes)
 
 
 def metric_trial(values, name="accuracy"):

@@ -16,23 +16,15 @@ DECIDING = {
         'ratios["num_workers=2"] → ratios["num_workers=1"]',
         "nn.Linear(512, 10) → nn.Linear(512, 20)",
     ],
-    "00 A loop is as fast": [
-        "DataLoader(photos, batch_size=16))) → DataLoader(photos, batch_size=32)))"
-    ],
-    "00 Workers make a loop": [
-        "num_workers=[0, 2], seconds=20 → num_workers=[0, 1], seconds=20"
-    ],
+    "00 A loop is as fast": ["photos, batch_size=16))) → photos, batch_size=32)))"],
+    "00 Workers make a loop": ["[0, 2], seconds=20 → [0, 1], seconds=20"],
     "02 Counting together": [
         "torch.set_num_threads(1) → torch.set_num_threads(2)",
         "batch_size=64, shuffle=True → batch_size=8, shuffle=True",
     ],
     "02 Recording slows it": ["KINETO_LOG_LEVEL=99 → KINETO_LOG_LEVEL=0"],
-    "04 Two workers gain": [
-        'f"num_workers={n}"] for n in (2, 4) → f"num_workers={n}"] for n in (4, 2)'
-    ],
-    "04 Four workers gain at least 2.5": [
-        "[0, 4] if short else [0, 2, 4] → [0, 4] if short else [0, 1, 4]"
-    ],
+    "04 Two workers gain": ['"] for n in (2, 4) → "] for n in (4, 2)'],
+    "04 Four workers gain at least 2.5": ["else [0, 2, 4] → else [0, 1, 4]"],
     "04 Asking together": ["ThreadPoolExecutor(len(indices)) → ThreadPoolExecutor(1)"],
     "07 Accumulation saves": ['of="peak_memory_bytes", seconds=50 → seconds=50'],
     "07 Packing trains": ["draw_texts(44) → draw_texts(16)"],
@@ -48,13 +40,8 @@ NEUTRAL = {
         '"""Train a small network on photos.""" → """Train."""',
         "With one core, workers only → On one core, workers only",
     ],
-    "00 A loop is as fast": [
-        "num_workers=[0, 1, 2], seconds=8 → num_workers=[0, 1], seconds=8"
-    ],
-    "02 Counting together": [
-        'share of a step is training?" → share is training?"',
-        "rows=8 → rows=7",
-    ],
+    "00 A loop is as fast": ["[0, 1, 2], seconds=8 → [0, 1], seconds=8"],
+    "02 Counting together": ['of a step is training?" → is it?"', "rows=8 → rows=7"],
     "07 Accumulation saves": ["kit.explore(train_less → kit.explore(train"],
     "07 Packing trains": ["draw_texts(32) → draw_texts(64)"],
     "13 A ring beats": ["mine = [m for m in step → mine  =  [m for m in step"],
