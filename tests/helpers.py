@@ -101,7 +101,7 @@ class LazyTensor:
         return self
 
     def clone(self):
-        return LazyTensor(self.device, self.value)
+        return type(self)(self.device, self.value)
 
     def __float__(self):
         self.device.synchronize()
