@@ -9,7 +9,7 @@ import pytest
 import record
 import slices
 from helpers import wait_until
-from project import every_chapter
+from project import PYTHON, every_chapter
 
 #: Cells with this tag show the same on every machine and at any length.
 SAME, LEAST = "nbval-check-output", 5
@@ -99,11 +99,8 @@ def chapter(tmp_path):
             data = {"text/plain": str(eval(cell.source))}
             result = nbformat.v4.new_output("execute_result", data, execution_count=1)
             cell.outputs, cell.metadata["tags"] = [result], [SAME]
-        book = nbformat.v4.new_notebook(cells=cells)
-        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        book.metadata["kernelspec"] = kernel
-        path = tmp_path / "00_chapter.ipynb"
-        nbformat.write(book, path)
+        book = nbformat.v4.new_notebook(cells=cells, metadata=PYTHON)
+        nbformat.write(book, path := tmp_path / "00_chapter.ipynb")
         return path
 
     return write_chapter

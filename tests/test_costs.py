@@ -56,12 +56,6 @@ def test_cores_are_shared_by_all_that_computes(workers, more, seconds):
     assert predict_loader(workers, **times, **more) == pytest.approx(seconds)
 
 
-def predict_ring(ranks, compute, latency, size, speed):
-    link = {"gradient_bytes": size, "bytes_per_second": speed}
-    link |= {"compute_seconds": compute, "latency_seconds": latency}
-    return costs.predict_data_parallel(ranks, **link)
-
-
 @given(st.dictionaries(st.integers(1, 500), SOME, min_size=2, max_size=6))
 def test_a_fitted_line_is_that_of_least_relative_errors(points):
     sizes, amounts, ones = [*points], [*points.values()], np.ones(len(points))
@@ -123,7 +117,9 @@ def test_messages_arrive_whole_in_turn_and_late(monkeypatch, ranks, link):
             assert told == [*range(ranks)] and mine.unique() == 1
             assert sent == steps[0] * size / ranks + (steps[1] + steps[2]) * size
     alpha, beta = (0.02, 4e6) if link else (0.0, math.inf)
-    seconds = [predict_ring(ranks, 0.0, steps[0] * alpha, size, beta)]
+    known = {"gradient_bytes": size, "bytes_per_second": beta, "compute_seconds": 0.0}
+    known["latency_seconds"] = steps[0] * alpha
+    seconds = [costs.predict_data_parallel(ranks, **known)]
     seconds += [count * (alpha + size / beta) for count in steps[1:]]
     ends = [*itertools.accumulate(seconds)] * ranks
     assert sorted(waits) == pytest.approx(sorted(ends))

@@ -63,7 +63,6 @@ def inside(name, *, old=False):
 NEW, OLD = inside("/pods/me"), inside("/docker/abc", old=True)
 QUOTAS = [
     (NEW | group("/pods/me", 2.5), 2, f"a quota of 2.5 cores in /{ROOM}/pods/me"),
-    (NEW | group("/pods/me", 0.5), 1, "0.5 cores"),
     (NEW | group("/pods/neighbour", 1), 8, "no control group"),
     (OLD | group("", 2, old=True), 2, "cpu,cpuacct"),  # what a container sees
     (OLD | group("/docker/abc", 3, old=True) | group("", 2), 2, f"/{ROOM}"),

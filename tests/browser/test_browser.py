@@ -16,6 +16,7 @@ import psutil
 import pytest
 from front_end import Page
 from helpers import wait_until
+from project import PYTHON
 
 #: Widget messages on a thread of their own, beside the cells, and after them.
 BESIDE, AFTER = "perCommTarget", "disabled"
@@ -146,7 +147,6 @@ ranks = kit.start_ranks(2)
 resource_tracker.ensure_running()
 kit.measure(train, seconds=0.02)
 """
-PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 #: A panel for each test, in cells of their own.
 PANELS = {
     "loads": "load, num_workers=[1, 2], on=[ranks[:1], ranks], seconds=600",

@@ -7,7 +7,7 @@ import nbformat
 import pages
 import pytest
 import style
-from project import CHAPTERS, TUTORIALS, every_chapter
+from project import CHAPTERS, PYTHON, TUTORIALS, every_chapter
 from slices import fingerprint
 from style import Chapter, cells, file, images, opening, outputs, parts, prose, terms
 
@@ -108,9 +108,6 @@ kit.compare(); kit.claim()
 - three"""
 
 
-KERNEL = {"name": "python3", "display_name": "Python 3"}
-
-
 def make_chapter(text=GOOD, change=lambda book: None):
     """Make a chapter of cells by turns, prose and code, each with an output."""
     book = nbformat.v4.new_notebook()
@@ -124,7 +121,7 @@ def make_chapter(text=GOOD, change=lambda book: None):
         book.cells.append(cell)
     made_by = {cell.id: fingerprint(cell.source) for cell in book.cells[1::2]}
     own = {"sources": ["P1", "A18"], "made_by": made_by}
-    book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "kit": own})
+    book.metadata = nbformat.from_dict({**PYTHON, "kit": own})
     change(book)
     return Chapter(Path("00_made_up.ipynb"), book)
 

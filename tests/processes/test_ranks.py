@@ -181,10 +181,6 @@ def test_items_are_summed_and_a_block_lasts_as_long_as_its_slowest_rank(ranks):
     assert any("On ranks 0, 1: cpu" in note for note in trial.notes)
 
 
-def be_late(rank):
-    time.sleep(LATE)
-
-
 def test_who_starts_later_is_not_waited_for_within_a_block(ranks):
     def train():
         while True:
@@ -197,7 +193,7 @@ def test_who_starts_later_is_not_waited_for_within_a_block(ranks):
         life.open()
         life.time(1)
         # No door keeps one rank busy between two blocks.
-        busy = ranks._engines.send(1, be_late)
+        busy = ranks._engines.send(1, lambda rank: time.sleep(LATE))
         block = life.time(5)
         busy.get(timeout=5)
     assert block.steps == 5 and 0.05 <= block.seconds < LATE

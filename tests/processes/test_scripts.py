@@ -9,7 +9,7 @@ import tarfile
 
 import nbformat
 import pytest
-from project import TUTORIALS
+from project import PYTHON, TUTORIALS
 
 from kit import recording
 
@@ -40,8 +40,7 @@ def test_two_processes_of_torchrun_train_as_well_as_one():
 def test_a_chapter_is_recorded_with_a_real_python(tmp_path):
     code = "import kit\n\ndef count():\n    while True:\n        yield 1\n\n"
     cell = nbformat.v4.new_code_cell(f"{code}kit.measure(count)")
-    notebook = nbformat.v4.new_notebook(cells=[cell])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata=PYTHON)
     nbformat.write(notebook, tmp_path / "00_short.ipynb")
     asked = ["--smoke", "--bundle", "-", "out", "00_short.ipynb"]
     environment = os.environ | {"PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
