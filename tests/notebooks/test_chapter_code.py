@@ -70,7 +70,7 @@ def test_trainer_and_reader_take_turns_on_equal_terms(steps_of):
     assert events == [*itertools.chain(*wanted)]
 
 
-# Chapter 13: its simulated network and its formula agree; it adds up sums itself
+# Chapter 13: plans leave the sum, and its simulated network and its formula agree
 
 
 CELLS = {"message", "root", "tree", "ring", "curve", "crossover"}
@@ -95,10 +95,17 @@ PLANS = st.sampled_from(["through_root", "tree", "ring"])
 
 
 @given(PLANS, st.integers(2, 12), st.floats(8, 1e9))
-def test_a_plan_takes_what_is_predicted(chapter, name, n, size):
+def test_a_plan_leaves_the_sum_and_takes_what_is_predicted(chapter, name, n, size):
     plan, link = chapter[name], LINKS["InfiniBand NDR"]
     took = chapter["simulate"](plan(n), size, chapter["own_way"])
     assert took == pytest.approx(chapter["predict_all_reduce"](plan, n, size, link))
+    have = [torch.full([n], 2.0**rank) for rank in range(n)]
+    for step in plan(n):
+        sent = [have[m.sender].tensor_split(m.parts)[m.part].clone() for m in step]
+        for m, part in zip(step, sent, strict=True):
+            into = have[m.receiver].tensor_split(m.parts)[m.part]
+            into.copy_(into * m.adds + part)
+    assert {*torch.cat(have).tolist()} == {2.0**n - 1}
 
 
 # The LeNet race
