@@ -7,20 +7,18 @@ import nbformat
 import pages
 import pytest
 import style
+from project import CHAPTERS, PYTHON, TUTORIALS, every_chapter
 from slices import fingerprint
 from style import Chapter, cells, file, images, opening, outputs, parts, prose, terms
 
 import kit
 
-TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
-CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
 #: Chapters of which there is no recording from a GPU yet. This list only gets shorter.
 GPU_DEBTS = {
     *("00_start_here", "02_profiling", "04_loading", "06_batch_size", "07_memory"),
     *("09_number_formats", "10_mixed_precision", "11_data_parallel", "12_ddp"),
     "13_communication",
 }
-every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
 @pytest.mark.parametrize("rule", style.RULES, ids=lambda rule: rule.__name__)
@@ -110,9 +108,6 @@ kit.compare(); kit.claim()
 - three"""
 
 
-KERNEL = {"name": "python3", "display_name": "Python 3"}
-
-
 def make_chapter(text=GOOD, change=lambda book: None):
     """Make a chapter of cells by turns, prose and code, each with an output."""
     book = nbformat.v4.new_notebook()
@@ -126,7 +121,7 @@ def make_chapter(text=GOOD, change=lambda book: None):
         book.cells.append(cell)
     made_by = {cell.id: fingerprint(cell.source) for cell in book.cells[1::2]}
     own = {"sources": ["P1", "A18"], "made_by": made_by}
-    book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "kit": own})
+    book.metadata = nbformat.from_dict({**PYTHON, "kit": own})
     change(book)
     return Chapter(Path("00_made_up.ipynb"), book)
 
