@@ -98,9 +98,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("words", "status", "said"), WORDS)
-def test_what_is_asked_wrongly_ends_with_2_what_cannot_be_measured_with_1(
-    capsys, asked, words, status, said
-):
+def test_wrong_words_end_with_2_other_errors_with_1(capsys, asked, words, status, said):
     found, out, err = run(capsys, main, *words.split())
     assert found == status and said in (err if status else out) and not asked
 
@@ -180,9 +178,7 @@ CASES += [
 
 
 @pytest.mark.parametrize(("cells", "speeds", "words"), CASES)
-def test_a_claim_stands_only_by_what_was_recorded_of_the_code_that_is_there(
-    tmp_path, capsys, cells, speeds, words
-):
+def test_a_claim_rests_on_runs_of_the_same_code(tmp_path, capsys, cells, speeds, words):
     write_chapter(folder := tmp_path / "tutorials", COUNT, CLAIM)
     for machine, speed in speeds.items():
         record(folder, speed, machine)
@@ -200,9 +196,7 @@ SPOILT |= {"smoke": "short run", "verdict": "whole"}
 
 
 @pytest.mark.parametrize(("how", "said"), SPOILT.items())
-def test_a_recording_that_is_not_what_it_should_be_counts_for_nothing(
-    tmp_path, capsys, how, said
-):
+def test_a_recording_that_is_spoilt_counts_for_nothing(tmp_path, capsys, how, said):
     write_chapter(tmp_path / "tutorials", COUNT, CLAIM)
     made = recording.read(path := record(tmp_path / "tutorials", 4.0))
     if how == "smoke":
@@ -269,9 +263,7 @@ def quiet(monkeypatch, tmp_path):
     return looks
 
 
-def test_a_chapter_is_recorded_with_static_outputs_in_place_of_earlier(
-    quiet, capsys, monkeypatch
-):
+def test_a_recording_with_static_outputs_replaces_earlier(quiet, capsys, monkeypatch):
     monkeypatch.setenv("KIT_SMOKE", "1")
     chapter = quiet.chapter
     for year in (2024, 2025):
@@ -294,9 +286,7 @@ def test_a_chapter_is_recorded_with_static_outputs_in_place_of_earlier(
     assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
     _, *cells = nbformat.read(chapter, as_version=4).cells
     assert [cell.source for cell in cells] == [MEASURE, CLAIM], "and no machinery"
-    assert [[x.data for x in cell.outputs] for cell in cells] == [
-        [SHOWN[0]["data"]]
-    ] * 2
+    assert [[x.data for x in c.outputs] for c in cells] == [[SHOWN[0]["data"]]] * 2
     environment = Kernel.environments[-1]
     assert "KIT_SMOKE" not in environment and environment["KIT_STATIC"] == "1"
 
@@ -319,9 +309,7 @@ TRIES += [([QUIET, each], 1, "not quiet", 2) for each in UNQUIET]
 
 
 @pytest.mark.parametrize(("how", "status", "said", "looks"), TRIES)
-def test_a_try_half_a_result_and_an_unquiet_machine_change_nothing_that_readers_see(
-    quiet, capsys, tmp_path, how, status, said, looks
-):
+def test_a_try_changes_nothing_kept(quiet, capsys, tmp_path, how, status, said, looks):
     readers = write_chapter(tmp_path / "tutorials", "1 / 0", name="broken").parent
     before = {path: path.read_bytes() for path in readers.rglob("*.*")}
     options = how if isinstance(how, str) else ""

@@ -105,9 +105,7 @@ def test_every_size_has_a_place_of_its_own_and_a_quick_run_has_few(cache, monkey
 
 @either
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_a_failure_leaves_nothing_and_what_is_whole_is_not_drawn_again(
-    ask, cache, monkeypatch, error
-):
+def test_a_failure_leaves_nothing_and_a_whole_set_stays(ask, cache, monkeypatch, error):
     def fail(number):
         if number == 25:
             raise error

@@ -107,16 +107,11 @@ def test_an_operation_counts_where_a_reader_would_put_it(step, phases):
     assert [s.phase for s in segments if s.name] == phases.split()
 
 
-EVENT = st.tuples(
-    st.integers(0, 999), st.integers(0, 600), st.sampled_from([*NAMES, "mm", "mul_"])
-)
+ANY_NAME, ENDS = st.sampled_from([*NAMES, "mm", "mul_"]), st.integers(1, 1500)
+EVENTS = st.lists(st.tuples(st.integers(0, 999), st.integers(0, 600), ANY_NAME))
 
 
-@given(
-    st.lists(EVENT),
-    st.sets(st.integers(1, 1500), min_size=1, max_size=4),
-    st.booleans(),
-)
+@given(EVENTS, st.sets(ENDS, min_size=1, max_size=4), st.booleans())
 def test_no_time_is_lost_or_counted_twice_in_any_trace(drawn, ends, has_device):
     marks, events, open_until = [0, *sorted(ends)], [], []
     for start, length, name in sorted(drawn, key=lambda event: (event[0], -event[1])):
@@ -526,11 +521,9 @@ SLOW = {
 def read_as_of_a_gpu(found):
     """Read a trace as if a device had been busy, and labels were the driver's calls."""
     trace = read_trace(found)
-    main = [
-        e._replace(is_label=e.is_label and "cuda" not in e.name) for e in trace.main
-    ]
+    own = [e._replace(is_label=e.is_label and "cuda" not in e.name) for e in trace.main]
     busy = [BUSY._replace(start=a, stop=b) for a, b in itertools.pairwise(trace.marks)]
-    return trace._replace(main=main, devices=busy)
+    return trace._replace(main=own, devices=busy)
 
 
 @pytest.mark.parametrize("verdict", CAUSES)

@@ -140,9 +140,7 @@ def test_what_is_no_recording_or_of_another_format_is_told_so(tmp_path):
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
-def test_a_save_that_fails_leaves_the_old_file_and_no_other(
-    tmp_path, monkeypatch, call, error
-):
+def test_a_failed_save_leaves_the_old_file_alone(tmp_path, monkeypatch, call, error):
     kit.save([make_trial()], path := tmp_path / "some.json")
     before, calls = path.read_bytes(), []
 
@@ -183,9 +181,7 @@ def tutorials(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", [".", "tutorials", "tutorials/deep/er", "elsewhere"])
-def test_the_newest_recording_of_each_machine_is_found_from_anywhere(
-    tutorials, monkeypatch, place
-):
+def test_the_newest_of_each_machine_is_found_anywhere(tutorials, monkeypatch, place):
     mine = tutorials.parent / place / "mine" / "recordings"
     mine.parent.mkdir(parents=True)
     monkeypatch.chdir(mine.parent)
@@ -220,9 +216,7 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("experiment", "cells", "is_earlier"), VERSIONS)
-def test_a_recording_of_other_code_says_that_it_is_of_an_earlier_version(
-    tutorials, experiment, cells, is_earlier
-):
+def test_a_recording_of_earlier_code_says_so(tutorials, experiment, cells, is_earlier):
     book = nbformat.v4.new_notebook()
     book.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
     nbformat.write(book, tutorials / "00_start.ipynb")

@@ -2,16 +2,11 @@
 
 import re
 import runpy
-from pathlib import Path
 
 import nbformat
-import pytest
+from project import TUTORIALS, every_chapter
 
 from kit.teaching import check
-
-TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
-CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
-every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
 def exercises_of(path):

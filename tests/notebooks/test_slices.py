@@ -2,14 +2,12 @@
 
 import functools
 import json
-from pathlib import Path
 
 import nbformat
 import pytest
 import slices
 from pages import write_notebook
-
-CHAPTERS = Path(__file__).resolve().parents[2] / "tutorials"
+from project import TUTORIALS
 
 #: Chapter and claim; what stands there → what would change what was measured.
 DECIDING = {
@@ -18,23 +16,15 @@ DECIDING = {
         'ratios["num_workers=2"] → ratios["num_workers=1"]',
         "nn.Linear(512, 10) → nn.Linear(512, 20)",
     ],
-    "00 A loop is as fast": [
-        "DataLoader(photos, batch_size=16))) → DataLoader(photos, batch_size=32)))"
-    ],
-    "00 Workers make a loop": [
-        "num_workers=[0, 2], seconds=20 → num_workers=[0, 1], seconds=20"
-    ],
+    "00 A loop is as fast": ["photos, batch_size=16))) → photos, batch_size=32)))"],
+    "00 Workers make a loop": ["[0, 2], seconds=20 → [0, 1], seconds=20"],
     "02 Counting together": [
         "torch.set_num_threads(1) → torch.set_num_threads(2)",
         "batch_size=64, shuffle=True → batch_size=8, shuffle=True",
     ],
     "02 Recording slows it": ["KINETO_LOG_LEVEL=99 → KINETO_LOG_LEVEL=0"],
-    "04 Two workers gain": [
-        'f"num_workers={n}"] for n in (2, 4) → f"num_workers={n}"] for n in (4, 2)'
-    ],
-    "04 Four workers gain at least 2.5": [
-        "[0, 4] if short else [0, 2, 4] → [0, 4] if short else [0, 1, 4]"
-    ],
+    "04 Two workers gain": ['"] for n in (2, 4) → "] for n in (4, 2)'],
+    "04 Four workers gain at least 2.5": ["else [0, 2, 4] → else [0, 1, 4]"],
     "04 Asking together": ["ThreadPoolExecutor(len(indices)) → ThreadPoolExecutor(1)"],
     "07 Accumulation saves": ['of="peak_memory_bytes", seconds=50 → seconds=50'],
     "07 Packing trains": ["draw_texts(44) → draw_texts(16)"],
@@ -50,13 +40,8 @@ NEUTRAL = {
         '"""Train a small network on photos.""" → """Train."""',
         "With one core, workers only → On one core, workers only",
     ],
-    "00 A loop is as fast": [
-        "num_workers=[0, 1, 2], seconds=8 → num_workers=[0, 1], seconds=8"
-    ],
-    "02 Counting together": [
-        'share of a step is training?" → share is training?"',
-        "rows=8 → rows=7",
-    ],
+    "00 A loop is as fast": ["[0, 1, 2], seconds=8 → [0, 1], seconds=8"],
+    "02 Counting together": ['of a step is training?" → is it?"', "rows=8 → rows=7"],
     "07 Accumulation saves": ["kit.explore(train_less → kit.explore(train"],
     "07 Packing trains": ["draw_texts(32) → draw_texts(64)"],
     "13 A ring beats": ["mine = [m for m in step → mine  =  [m for m in step"],
@@ -91,7 +76,7 @@ def list_changes(table):
 def find_difference(claim, text):
     """Return how a claim's slice differs where a piece of code has another text."""
     number, start = claim.split(" ", 1)
-    path = next(CHAPTERS.glob(f"{number}_*.ipynb"))
+    path = next(TUTORIALS.glob(f"{number}_*.ipynb"))
     after = change(path, *text.split(" → "))
     return slices.compare(cut(path, None, start), cut(path, after, start))
 

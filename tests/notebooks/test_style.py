@@ -8,14 +8,19 @@ import nbformat
 import pages
 import pytest
 import style
+from project import (
+    APPENDICES,
+    CHAPTERS,
+    PYTHON,
+    TUTORIALS,
+    every_appendix,
+    every_chapter,
+)
 from slices import fingerprint
 from style import Chapter, cells, file, images, opening, outputs, parts, prose, terms
 
 import kit
 
-TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
-CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
-APPENDICES = sorted((TUTORIALS / "more").glob("*.ipynb"))
 #: Chapters of which there is no recording from a GPU yet. This list only gets shorter.
 GPU_DEBTS = {
     *("00_start_here", "01_how_pytorch_runs", "02_profiling", "04_loading"),
@@ -23,7 +28,6 @@ GPU_DEBTS = {
     *("09_number_formats", "10_mixed_precision", "11_data_parallel", "12_ddp"),
     "13_communication",
 }
-every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
 @pytest.mark.parametrize("rule", style.RULES, ids=lambda rule: rule.__name__)
@@ -33,7 +37,7 @@ def test_a_chapter_keeps_the_rules(path, rule):
 
 
 @pytest.mark.parametrize("rule", style.APPENDIX, ids=lambda rule: rule.__name__)
-@pytest.mark.parametrize("path", APPENDICES, ids=lambda path: path.stem)
+@every_appendix
 def test_an_appendix_keeps_the_rules(path, rule):
     assert list(rule(Chapter(path))) == []
 
@@ -133,9 +137,6 @@ kit.compare(); kit.claim()
 - three"""
 
 
-KERNEL = {"name": "python3", "display_name": "Python 3"}
-
-
 def make_chapter(text=GOOD, change=lambda book: None):
     """Make a chapter of cells by turns, prose and code, each with an output."""
     book = nbformat.v4.new_notebook()
@@ -149,7 +150,7 @@ def make_chapter(text=GOOD, change=lambda book: None):
         book.cells.append(cell)
     made_by = {cell.id: fingerprint(cell.source) for cell in book.cells[1::2]}
     own = {"sources": ["P1", "A18"], "made_by": made_by}
-    book.metadata = nbformat.from_dict({"kernelspec": KERNEL, "kit": own})
+    book.metadata = nbformat.from_dict({**PYTHON, "kit": own})
     change(book)
     return Chapter(Path("00_made_up.ipynb"), book)
 

@@ -105,9 +105,8 @@ def test_however_it_ends_no_process_is_left_and_who_lingered_is_named(
             assert trial.outcome == ("complete" if is_late else ENDS[how])
             assert all(f"({pid})" in repr(trial) for pid in pids)
         theirs = pids if how == "another cell" else set()
-        wait_until(
-            lambda: system.find_alive(pids) == theirs
-        )  # killed ones take a moment
+        # Killed ones take a moment.
+        wait_until(lambda: system.find_alive(pids) == theirs)
         assert len(pids) == 2
     finally:
         system.end(pids)
