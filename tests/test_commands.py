@@ -294,9 +294,7 @@ def test_a_chapter_is_recorded_with_static_outputs_in_place_of_earlier(
     assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
     _, *cells = nbformat.read(chapter, as_version=4).cells
     assert [cell.source for cell in cells] == [MEASURE, CLAIM], "and no machinery"
-    assert [[x.data for x in cell.outputs] for cell in cells] == [
-        [SHOWN[0]["data"]]
-    ] * 2
+    assert [[x.data for x in c.outputs] for c in cells] == [[SHOWN[0]["data"]]] * 2
     environment = Kernel.environments[-1]
     assert "KIT_SMOKE" not in environment and environment["KIT_STATIC"] == "1"
 

@@ -602,6 +602,7 @@ def measured(value, low, high):
 
 
 SURE, WIDE = measured(2.0, 1.9, 2.1), measured(1.6, 0.8, 3.2)
+LOST = {"communication": measured(*[math.nan] * 3)}
 
 
 @pytest.mark.parametrize(
@@ -611,7 +612,8 @@ SURE, WIDE = measured(2.0, 1.9, 2.1), measured(1.6, 0.8, 3.2)
         ({}, {}, "healthy"),
         ({}, {"input": measured(0.5, 0.4, 0.6)}, "healthy"),
         ({}, {"input": WIDE}, None),
-        ({}, {"communication": measured(*[math.nan] * 3)}, None),
+        ({}, LOST, None),
+        ({}, LOST | {"input": measured(1.5, 1.4, 1.6)}, None),  # two thirds are left
         # The largest wins, if no larger one may be hidden; threads are the simplest.
         ({}, {"input": measured(3, 2.5, 3.5), "python": SURE}, "input"),
         ({}, {"input": WIDE, "python": SURE}, "python"),
