@@ -24,9 +24,7 @@ def cells_of(name):
     return nbformat.read(TUTORIALS / name, as_version=4).cells
 
 
-# Chapter 00: a trainer's callback becomes a generator
-
-
+#: Chapter 00: a trainer's callback becomes a generator.
 @pytest.fixture
 def steps_of(tidy):
     sources = {cell.id: cell.source for cell in cells_of("00_start_here.ipynb")}
@@ -73,9 +71,7 @@ def test_trainer_and_reader_take_turns_on_equal_terms(steps_of):
     assert events == [*itertools.chain(*wanted)]
 
 
-# Chapter 13: plans leave the sum, and its simulated network and its formula agree
-
-
+#: Chapter 13: plans leave the sum, and its simulated network and its formula agree.
 CELLS = {"message", "root", "tree", "ring", "curve", "crossover", "hierarchy"}
 
 
@@ -87,10 +83,8 @@ def chapter():
         parts = cell.source.split("\n\n\n")
         if cell.id == "imports":
             exec(parts[0].partition("torch.set_num_threads")[0], names)
-        if cell.id in CELLS:
-            for part in parts:
-                if part.startswith(("def ", "fields")):
-                    exec(part, names)
+        parts = [p for p in parts if p.startswith(("def ", "fields"))]
+        exec("\n\n".join(parts if cell.id in CELLS else []), names)
     return names
 
 
@@ -120,9 +114,6 @@ def test_a_plan_leaves_the_sum_and_takes_what_is_predicted(chapter, name, n, siz
     assert took == pytest.approx(chapter["predict_all_reduce"](plan, n, size, link))
     assert leaves_the_sum(chapter["hierarchical"](2 * n, 2), 2 * n)
     assert leaves_the_sum(chapter["hierarchical"](2 * n, n), 2 * n)
-
-
-# The LeNet race
 
 
 @pytest.mark.nightly
