@@ -17,8 +17,10 @@ from trials import make_machine, make_trial
 
 import kit
 from kit import recording
+from kit.experiment import resolve
 from kit.life import COLD, Block, Life
 from kit.recording import RecordingError
+from kit.variant import Variant
 
 GOLDEN = (Path(__file__).parent / "recordings" / "format_4.json").read_bytes()
 CONTENT = json.loads(GOLDEN)
@@ -159,7 +161,7 @@ def test_a_failed_save_leaves_the_old_file_alone(tmp_path, monkeypatch, call, er
         assert all(word in str(caught.value) for word in (path.name, "No space left"))
 
 
-SOURCE = "def count(*, n=1):\n    while True:\n        yield n"
+SOURCE = "class Same: ...\n\n\ndef count(*, n=1):\n    while True:\n        yield n"
 CHANGED = SOURCE.replace("yield n", "yield 2 * n")
 LAMBDA = 'kit.compare({"a": count, "b": lambda: count(n=2)})'
 
@@ -204,15 +206,27 @@ def test_the_newest_of_each_machine_is_found_anywhere(tutorials, monkeypatch, pl
             kit.recorded(name)
 
 
-VERSIONS = [
-    ("count", ["%matplotlib inline\nimport kit", f"# why\n{SOURCE}", "x"], False),
-    ("count", [f"%%writefile count.py\n{SOURCE}"], False),
-    ("count", [SOURCE, CHANGED], False),  # a chapter changes one thing at a time
-    ("count", [CHANGED], True),
-    ("count", ["print('hello')"], True),
-    ("b", [SOURCE, LAMBDA], False),
-    ("b", [CHANGED, LAMBDA], True),
-]
+def test_what_others_recorded_last_of_just_these_knobs_is_found(tutorials):
+    def count(*, n=1):
+        yield n
+
+    variant = Variant(resolve(count), {"n": 2})
+    others = [{"knobs": {}}, {"knobs": {"n": 1}}, {"machine": kit.this_machine()}]
+    for title, started in (("04_a", "2026-05-06"), ("07_b", "2025-01-02")):
+        some = {"title": title, "started": started, "source": variant.source}
+        some["knobs"] = {"n": 2, "later": 1}
+        trials = [make_trial(**some | changed) for changed in ({}, *others)]
+        kit.save(trials, tutorials / "recordings" / f"{title}__x__{started}.json")
+    found = recording.find_recorded([variant])
+    assert [(n, x.title, len(x.knobs)) for n, x in found] == [(0, "04_a", 2)]
+
+
+#: A chapter changes one thing at a time: each version in it is current.
+VERSIONS = [("count", ["%matplotlib inline\nimport re", f"# a\n{SOURCE}", "x"], False)]
+VERSIONS += [("count", [f"%%writefile count.py\n{SOURCE}"], False)]
+VERSIONS += [("count", [SOURCE, CHANGED], False), ("count", [CHANGED], True)]
+VERSIONS += [("count", ["print('hello')"], True), ("b", [SOURCE, LAMBDA], False)]
+VERSIONS += [("b", [CHANGED, LAMBDA], True)]
 
 
 @pytest.mark.parametrize(("experiment", "cells", "is_earlier"), VERSIONS)

@@ -13,8 +13,7 @@ def exercises_of(path):
     """Return the exercises that a chapter's notebook checks, in order."""
     cells = nbformat.read(path, as_version=4).cells
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    found = re.findall(r"\bcheck\(\s*['\"]([^'\"]+)['\"]", code)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(re.findall(r"\bcheck\(\s*['\"]([^'\"]+)['\"]", code)))
 
 
 @every_chapter

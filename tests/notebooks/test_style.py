@@ -82,8 +82,7 @@ def test_the_curriculum_covers_all_that_its_sources_have():
     assert covered == style.expand(style.KNOWN)
 
 
-# The rules themselves: a chapter that keeps them all, and one change at a time
-
+#: The rules themselves: a chapter that keeps them all, then one change at a time.
 GOOD = """# 00 · Made up
 
 **How fast is it?**
@@ -111,7 +110,6 @@ Previous: none · [Contents](../README.md#chapters) · Next: none
 § ## Same answer?
 § assert x == 1
 § ## How much?
-
 See the 95 % interval, within 2 % of `2 ×`, 64×64 pixels in 5 s, no `profiler`,
 $profiler$ or [profiler of others](https://example.org), or preprofiler.
 § kit.claim('Fast.', kit.compare(loop))
@@ -125,9 +123,7 @@ kit.compare(); kit.claim()
 § ## On a data-centre GPU
 § kit.recorded('00_made_up/loop')
 § ## Where one machine is not enough
-
 ## Then and now
-
 ## Exercises
 § check('00/one', None)
 § ## Summary
@@ -145,9 +141,8 @@ def make_chapter(text=GOOD, change=lambda book: None):
             book.cells.append(nbformat.v4.new_markdown_cell(source))
             continue
         shown = nbformat.v4.new_output("display_data", {"text/plain": "shown"})
-        cell = nbformat.v4.new_code_cell(source, outputs=[shown])
-        cell.execution_count = number // 2 + 1
-        book.cells.append(cell)
+        made = {"outputs": [shown], "execution_count": number // 2 + 1}
+        book.cells.append(nbformat.v4.new_code_cell(source, **made))
     made_by = {cell.id: fingerprint(cell.source) for cell in book.cells[1::2]}
     own = {"sources": ["P1", "A18"], "made_by": made_by}
     book.metadata = nbformat.from_dict({**PYTHON, "kit": own})
@@ -214,27 +209,24 @@ def set_cell(**fields):
     return lambda book: book.cells[3].update(nbformat.from_dict(fields))
 
 
-@pytest.mark.parametrize(
-    ("rule", "change"),
-    [
-        (cells, set_cell(metadata={"jupyter": {"source_hidden": True}})),
-        (cells, set_cell(metadata={"tags": ["hide-input"]})),
-        (file, lambda book: book.metadata.kernelspec.update(name="conda-env")),
-        (file, lambda book: book.metadata.kit.update(sources=["P1"])),
-        (file, lambda book: book.metadata.kit.update(sources=["P1", "A18", "Z1"])),
-        (file, show(data={"text/plain": "x" * 1_000_000})),
-        (outputs, lambda book: book.metadata.update(widgets={})),
-        (outputs, set_cell(source="kit.this_machine")),
-        (outputs, set_cell(execution_count=9)),
-        (outputs, show()),
-        (outputs, show("error", ename="E", evalue="", traceback=[])),
-        (outputs, show("stream", name="stderr", text="Warning")),
-        (outputs, show(data={"application/vnd.jupyter.widget-view+json": {}})),
-        (outputs, show(data={"text/html": "<script>"})),
-        (images, show(data={"image/png": "AAAA"})),
-        (images, show(data={"text/html": "<img alt='' src='x'>"})),
-    ],
-)
+SHOWN = [(cells, set_cell(metadata={"jupyter": {"source_hidden": True}}))]
+SHOWN += [(cells, set_cell(metadata={"tags": ["hide-input"]}))]
+SHOWN += [(file, lambda book: book.metadata.kernelspec.update(name="conda-env"))]
+SHOWN += [(file, lambda book: book.metadata.kit.update(sources=["P1"]))]
+SHOWN += [(file, lambda book: book.metadata.kit.update(sources=["P1", "A18", "Z1"]))]
+SHOWN += [(file, show(data={"text/plain": "x" * 1_000_000}))]
+SHOWN += [(outputs, lambda book: book.metadata.update(widgets={}))]
+SHOWN += [(outputs, set_cell(source="kit.this_machine"))]
+SHOWN += [(outputs, set_cell(execution_count=9)), (outputs, show())]
+SHOWN += [(outputs, show("error", ename="E", evalue="", traceback=[]))]
+SHOWN += [(outputs, show("stream", name="stderr", text="Warning"))]
+SHOWN += [(outputs, show(data={"application/vnd.jupyter.widget-view+json": {}}))]
+SHOWN += [(outputs, show(data={"text/html": "<script>"}))]
+SHOWN += [(images, show(data={"image/png": "AAAA"}))]
+SHOWN += [(images, show(data={"text/html": "<img alt='' src='x'>"}))]
+
+
+@pytest.mark.parametrize(("rule", "change"), SHOWN)
 def test_a_broken_output_or_file_is_seen(rule, change):
     assert list(rule(make_chapter(change=change)))
 
@@ -243,9 +235,6 @@ def test_a_picture_with_words_is_not_refused():
     described = {"image/png": {"alt": "Two bars."}}
     change = show(data={"image/png": "AA"}, metadata=described)
     assert not list(images(make_chapter(change=change)))
-
-
-# The glossary
 
 
 def test_the_glossary_explains_what_is_used_each_word_once():
