@@ -58,11 +58,12 @@ def footprint():
 
 def wait_for_no_more_than(before):
     """Wait until nothing is left over; ended processes take a moment to vanish."""
-    seen = []
+    seen, left = [], footprint()[1] - before[1]
 
     def is_no_more():
         counts, files = footprint()
-        seen[:] = [*counts, len(files - before[1])]
+        left.intersection_update(files)  # other programs have files there, too
+        seen[:] = [*counts, len(left)]
         return all(n <= most for n, most in zip(seen, (*before[0], 0), strict=True))
 
     with contextlib.suppress(AssertionError):

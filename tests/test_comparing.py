@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers import OTHER_THREADS, forked, reader_state, wait_until
 
 import kit
+from kit import progress as progress_room
 from kit import system
 from kit.progress import Progress, Stopped, take_turn
 from kit.ratio import QUANTITIES
@@ -513,6 +515,20 @@ def test_others_print_meanwhile_and_after_an_error_everybody(smoke, capsys, erro
         assert bool(measured.exception(20)) == bool(error)
     assert capsys.readouterr().out.splitlines() == ["set-up", "the reader's own"]
     assert vars(sys.stdout) == before
+
+
+def test_the_time_left_is_judged_by_what_was_spent(monkeypatch):
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(progress_room, "time", clock)
+    progress = Progress("training")
+    progress.begin(0, 4, seconds=5)
+    assert progress.seconds_left == 20
+    now[0] = 3.0
+    progress.begin(1, 4, seconds=5)
+    assert progress.seconds_left == 15
+    progress.expect(1.5)  # no part is more than done
+    assert (progress.fraction, progress.seconds_left) == (0.5, 3)
 
 
 def test_progress_is_told_but_in_a_pause_and_a_stored_page(capsys, monkeypatch):

@@ -21,6 +21,7 @@ from torchvision.datasets import ImageFolder
 
 from kit import data, progress
 from kit.data import letters, photo
+from kit.data.cache import cache_folder
 
 #: Every recording rests on these pixels; changed ones need a new VERSION of their
 #: module, or readers keep the old ones.
@@ -152,6 +153,12 @@ def test_a_full_disk_leaves_nothing_and_says_what_to_do(ask, cache, monkeypatch,
     for part in (str(cache), os.strerror(errno.ENOSPC), "KIT_CACHE="):
         assert part in str(caught.value)
     assert not [*cache.glob("*")]
+
+
+def test_the_cache_lies_where_the_system_keeps_such_things(cache, monkeypatch):
+    monkeypatch.delenv("KIT_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert cache_folder() == cache / "training-speed-kit"
 
 
 @either

@@ -85,6 +85,12 @@ def test_speeds_are_compared_turn_by_turn(baseline, variant, value, verdict, wor
     assert tells(ratio.reason, *words) and bool(ratio.reason) == bool(words)
 
 
+def test_slow_steps_that_were_seen_too_seldom_leave_it_open():
+    ratio = compare_trials(*stumbling([0, 1]))
+    assert ratio.value == pytest.approx(1) and ratio.verdict == "cannot tell"
+    assert ratio.low < 0.8 and ratio.high > 1.1, "with them and without"
+
+
 def judge(seconds, cold, **changes):
     pairs = zip(seconds, cold, strict=True)
     return compare_trials(*(rate_trial(s, cold=c, **changes) for s, c in pairs))
