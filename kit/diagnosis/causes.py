@@ -246,14 +246,15 @@ def decide(savings: Mapping[str, Ratio], profile: Profile) -> tuple[str | None, 
     if best and "threads" in sure:
         simple = fractions["threads"].value >= _SIMPLEST * fractions[best].value
         best = "threads" if simple else best
-    doubtful = [
-        c for c in unsure if not best or fractions[c].value > fractions[best].value
-    ]
-    if doubtful:
-        most = max(doubtful, key=lambda c: fractions[c].value)
+    saves = fractions[best].value if best else -math.inf
+    # All of what cannot be left out is in what the best one leaves.
+    may = {c: 1 - saves if math.isnan(x := fractions[c].value) else x for c in unsure}
+    most = max(may, key=lambda c: may[c], default="")
+    if most and may[most] > saves:
         why = savings[most].reason or "the interval is too wide to tell"
-        may = f"removing {CAUSES[most].removed} may save {write_saving(savings[most])}"
-        return None, f"{may}; not sure: {why}; give it more seconds"
+        told = f"removing {CAUSES[most].removed} may save {write_saving(savings[most])}"
+        remedy = "" if math.isnan(fractions[most].value) else "; give it more seconds"
+        return None, f"{told}; not sure: {why}{remedy}"
     if best:
         return best, ""
     if useful >= _MOST and compute >= memory:

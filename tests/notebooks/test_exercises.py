@@ -2,17 +2,13 @@
 
 import re
 import runpy
-from pathlib import Path
 
 import nbformat
 import pytest
 import torch
+from project import TUTORIALS, every_chapter
 
 from kit.teaching import check
-
-TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
-CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
-every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +21,7 @@ def exercises_of(path):
     """Return the exercises that a chapter's notebook checks, in order."""
     cells = nbformat.read(path, as_version=4).cells
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    found = re.findall(r"\bcheck\(\s*['\"]([^'\"]+)['\"]", code)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(re.findall(r"\bcheck\(\s*['\"]([^'\"]+)['\"]", code)))
 
 
 @every_chapter

@@ -151,8 +151,9 @@ def parse(cell: nbformat.NotebookNode) -> list[ast.stmt]:
 def opening(chapter: Chapter) -> Iterator[str]:
     """Ask for a title, one question, what to find out and need, the neighbours."""
     text = chapter.opening
-    if not re.match(r"# \S", text) or len(re.findall(r"^# ", text, re.M)) != 1:
-        yield "it does not begin with one title"
+    title = rf"# {chapter.number} · \S"
+    if not re.match(title, text) or len(re.findall(r"^# ", text, re.M)) != 1:
+        yield "it does not begin with one title and its number"
     if not any("this_machine()" in cell.source for cell in chapter.code[:4]):
         yield "no this_machine() near the top"
     head, _, rest = re.sub("you will find out", "\0", text, flags=re.I).partition("\0")
@@ -163,8 +164,8 @@ def opening(chapter: Chapter) -> Iterator[str]:
         yield "not three bullets of what you will find out, and then what you need"
         return
     minutes = re.search(r"(\d+) min", found[2])
-    if not minutes or int(minutes[1]) > 45:
-        yield "it needs how many minutes, 45 at most?"
+    if not minutes or int(minutes[1]) > 60:
+        yield "it needs how many minutes, 60 at most?"
     yield from (f"{w}?" for w in ("gpu", "chapter") if w not in found[2].lower())
     yield from find_missing_links(chapter)
 
