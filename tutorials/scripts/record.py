@@ -188,7 +188,9 @@ def name_cells(notebook: Any) -> None:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "text" in output:
-                output.text = re.sub(r"[\w/]*ipykernel_\d+/\d+\.py", "a cell", output.text)
+                output.text = re.sub(
+                    r"[\w/]*ipykernel_\d+/\d+\.py", "a cell", output.text
+                )
 
 
 def keeps_trials(path: Path) -> bool:
