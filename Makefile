@@ -51,7 +51,7 @@ lab: $(STAMP)  ## Open JupyterLab at the first chapter
 test: $(STAMP)  ## Run every check: style, spelling, tests, notebooks, claims
 	$(MAKE) --no-print-directory test-style
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(SYNC) \
-	  test-kit test-processes test-chapters
+	  test-chapters test-processes test-kit
 	$(MAKE) --no-print-directory test-alone
 	$(BIN)/python tutorials/scripts/claims.py --check
 

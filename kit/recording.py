@@ -253,10 +253,10 @@ def find_recorded(variants: Sequence[Variant]) -> list[tuple[int, Trial]]:
         with contextlib.suppress(RecordingError):
             trials += [trial for trial in load(path) if trial.machine.name != here]
     found: dict[tuple[str, int], Trial] = {}
+    trials.sort(key=lambda trial: trial.started)
     for trial, (n, variant) in itertools.product(trials, enumerate(variants)):
         if trial.experiment == variant.experiment.name:
-            knobs = _value(_plain(dict(variant.knobs)))
-            same = knobs.items() <= trial.knobs.items()
+            same = _value(_plain(dict(variant.knobs))).items() <= trial.knobs.items()
             if same and is_current(trial.source, _definitions(variant.source)):
                 found[trial.machine.name, n] = trial
     return [(n, trial) for (_, n), trial in found.items()]

@@ -59,7 +59,7 @@ class View:
             widget.add_class(f"kit-{name}")
         left: list[Any] = []
         for knob, control in knobs.items():
-            left += [widgets.HTML(f"<b>{html.escape(knob)}</b>"), control]
+            left += [widgets.HTML(f"<b>{knob}</b>"), control]
         grid = {"grid_template_columns": "1fr 1fr", "grid_gap": "8px"}
         left.append(widgets.GridBox([*self._buttons.values()], layout=grid))
         aside = {"flex": "0 0 236px", "width": "236px", "grid_gap": "6px"}

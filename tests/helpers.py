@@ -1,7 +1,10 @@
 """What several test files share: a clock and a device of their own, looks around."""
 
 import contextlib
+import functools
+import gc
 import multiprocessing
+import operator
 import random
 import time
 
@@ -17,9 +20,7 @@ from kit.experiment import ExperimentError
 from kit.trial import JOURNAL
 
 # Tests run on one thread: several wait for each other where the machine is busy.
-THREADS, OTHER_THREADS = 1, 2
-_CUDNN, _MKLDNN = torch.backends.cudnn, torch.backends.mkldnn
-FLAGS = [(_CUDNN, "benchmark"), (_CUDNN, "deterministic"), (_MKLDNN, "deterministic")]
+COUNTS = _, OTHER_THREADS = 1, 2
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
@@ -50,10 +51,6 @@ class FakeClock:
         self.own += own
 
     def wall(self):
-        return self.now
-
-    def perf_counter(self):
-        """Let the clock stand in for the module `time`."""
         return self.now
 
     def begin(self):
@@ -104,26 +101,12 @@ class LazyTensor:
         return self
 
     def clone(self):
-        return LazyTensor(self.device, self.value)
+        return type(self)(self.device, self.value)
 
     def __float__(self):
         self.device.synchronize()
         self.device.clock.events[-1] = "read"
         return self.value
-
-
-def stretches(events):
-    """Split a clock's events into what happened between each begin and its end."""
-    found, inside = [], None
-    for event in events:
-        if event == "begin":
-            inside = []
-        elif event == "end" and inside is not None:
-            found.append(inside)
-            inside = None
-        elif inside is not None:
-            inside.append(event)
-    return found
 
 
 #: Children that were there before a test, a server of the test session, say.
@@ -154,21 +137,58 @@ def wait_until(condition, seconds=10.0):
         time.sleep(0.01)
 
 
+def find(path, *first):
+    """Return a function of torch by its name, with its first arguments."""
+    return functools.partial(operator.attrgetter(path)(torch), *first)
+
+
+def flag(path, usual=False, other=True):
+    room, _, name = f"backends.{path}".rpartition(".")
+    owner = operator.attrgetter(room)(torch)
+    functions = (functools.partial(f, owner, name) for f in (setattr, getattr))
+    return *functions, usual, other
+
+
+def read_depth():
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def set_device(kind):
+    torch.set_default_device(None if kind == "cpu" else kind)
+
+
+# How each is set and read, its usual value and another one.
+BOTH, HALVES = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
+CAST = find("set_autocast_enabled", "cpu"), find("is_autocast_enabled", "cpu")
+CAST_TO = find("set_autocast_dtype", "cpu"), find("get_autocast_dtype", "cpu")
+CACHE = find("set_autocast_cache_enabled"), find("is_autocast_cache_enabled")
+DEBUG = find("set_deterministic_debug_mode"), find("get_deterministic_debug_mode")
+SDP = torch.backends.cuda
+FLAGS = ["cudnn.benchmark", "cudnn.deterministic", "mkldnn.deterministic"]
+ROOMS = ["", "mkldnn.matmul.", "mkldnn.conv.", "cuda.matmul."]
+SETTINGS = {
+    "grad": (find("set_grad_enabled"), find("is_grad_enabled"), True, False),
+    "threads": (find("set_num_threads"), find("get_num_threads"), *COUNTS),
+    "dtype": (find("set_default_dtype"), find("get_default_dtype"), *BOTH),
+    "device": (set_device, lambda: torch.ones(1).device.type, "cpu", "meta"),
+    "autocast": (*CAST, False, True),
+    "autocast to": (*CAST_TO, *HALVES),
+    "autocast cache": (*CACHE, True, False),
+    "deterministic": (*DEBUG, 0, 1),
+    "flash": (SDP.enable_flash_sdp, SDP.flash_sdp_enabled, True, False),
+    "collection": (lambda x: [gc.disable, gc.enable][x](), gc.isenabled, True, False),
+    **{path: flag(path) for path in FLAGS},
+    **{f"{x}precision": flag(f"{x}fp32_precision", "none", "tf32") for x in ROOMS},
+}
+
+
 def reader_state():
     """All that an experiment may change and the reader must find again."""
-    depth = torch.autocast_increment_nesting()
-    torch.autocast_decrement_nesting()
     return {
-        "threads": torch.get_num_threads(),
-        "grad": torch.is_grad_enabled(),
+        **{name: read() for name, (_, read, *_) in SETTINGS.items()},
         "inference": torch.is_inference_mode_enabled(),
-        "autocast": torch.is_autocast_enabled("cpu"),
-        "autocast dtype": torch.get_autocast_dtype("cpu"),
-        "autocast cache": torch.is_autocast_cache_enabled(),
-        "autocast depth": depth,
-        "default dtype": torch.get_default_dtype(),
-        "deterministic": torch.get_deterministic_debug_mode(),
-        **{f"{backend}.{name}": getattr(backend, name) for backend, name in FLAGS},
+        "autocast depth": read_depth(),
         "python": random.getstate(),
         "numpy": str(numpy.random.get_state()),
         "torch": bytes(torch.get_rng_state().tolist()),
@@ -177,33 +197,24 @@ def reader_state():
 
 def change_everything():
     """Change all that `reader_state` looks at."""
-    torch.set_num_threads(OTHER_THREADS)
-    torch.set_grad_enabled(False)
-    torch.autocast("cpu", dtype=torch.float16, cache_enabled=False).__enter__()
-    torch.set_default_dtype(torch.float64)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    for backend, name in FLAGS:
-        setattr(backend, name, True)
-    random.random(), numpy.random.rand(), torch.rand(1)
+    for put, *_, other in SETTINGS.values():
+        put(other)
+    torch.autocast("cpu").__enter__()
+    random.random(), numpy.random.rand(), torch.rand(1, device="cpu")
+
+
+def reset_settings():
+    """Set what is not as it usually is."""
+    for put, read, usual, _ in SETTINGS.values():
+        if read() != usual:
+            put(usual)
 
 
 def reset_state():
     """Set what `reader_state` looks at, so that no test depends on another."""
-    torch.set_num_threads(THREADS)
-    torch.set_grad_enabled(True)
-    torch.set_autocast_enabled("cpu", False)
-    torch.set_autocast_dtype("cpu", torch.bfloat16)
-    torch.set_autocast_cache_enabled(True)
-    while torch.autocast_decrement_nesting() > 0:
-        pass
-    while torch.autocast_increment_nesting() < 1:
-        pass
-    torch.autocast_decrement_nesting()
-    torch.set_default_dtype(torch.float32)
-    if torch.are_deterministic_algorithms_enabled():
-        torch.use_deterministic_algorithms(False)
-    for backend, name in FLAGS:
-        setattr(backend, name, False)
+    reset_settings()
+    while read_depth() > 0:
+        torch.autocast_decrement_nesting()
 
 
 def refused(call, *words):

@@ -20,19 +20,15 @@ CULPRITS = {
     "killed": ("os.kill(os.getpid(), signal.SIGKILL)", True, False),
     "crashes": ("ctypes.string_at(0)", True, True),
 }
+FEWER = "dist.barrier()\nif dist.get_rank() == 0:\n    dist.barrier()"
+SHAPES = "import torch\nsize = 4 + dist.get_rank()\ndist.all_reduce(torch.ones(size))"
 #: What ranks do that do not agree; then the line where each is found, if in `work`.
 DISAGREEMENTS = {
     "hangs": (ONE.format("time.sleep(600)"), (5, 4)),
     "spins": ("if dist.get_rank() == 1:\n    while True: pass", (None, 4)),
     "cannot be stopped": (ONE.format("sum(range(10**12))"), (5, 4)),
-    "a barrier too few": (
-        "dist.barrier()\nif dist.get_rank() == 0:\n    dist.barrier()",
-        (5, None),
-    ),
-    "other shapes": (
-        "import torch\nsize = 4 + dist.get_rank()\ndist.all_reduce(torch.ones(size))",
-        (5, 5),
-    ),
+    "a barrier too few": (FEWER, (5, None)),
+    "other shapes": (SHAPES, (5, 5)),
 }
 
 
@@ -62,11 +58,12 @@ def footprint():
 
 def wait_for_no_more_than(before):
     """Wait until nothing is left over; ended processes take a moment to vanish."""
-    seen = []
+    seen, left = [], footprint()[1] - before[1]
 
     def is_no_more():
         counts, files = footprint()
-        seen[:] = [*counts, len(files - before[1])]
+        left.intersection_update(files)  # other programs have files there, too
+        seen[:] = [*counts, len(left)]
         return all(n <= most for n, most in zip(seen, (*before[0], 0), strict=True))
 
     with contextlib.suppress(AssertionError):

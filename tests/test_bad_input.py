@@ -23,13 +23,9 @@ def train(*, batch_size=8, lr=0.1):
         yield batch_size
 
 
-DOORS = {
-    "measure()": kit.measure,
-    "compare()": lambda *who, **k: kit.compare(*who, **{"lr": [0.1, 0.2], **k}),
-    "explore()": kit.explore,
-    "diagnose()": kit.diagnose,
-    "timeline()": kit.timeline,
-}
+DOORS = [kit.measure, kit.explore, kit.diagnose, kit.timeline]
+DOORS = {f"{door.__name__}()": door for door in DOORS}
+DOORS["compare()"] = lambda *who, **k: kit.compare(*who, **{"lr": [0.1, 0.2], **k})
 
 
 def no_yield(*, lr=0.1):
@@ -65,24 +61,21 @@ POSITIONAL = written("size, *")
 FIXED = functools.partial(train, lr=0.5)
 RESERVED = ["seconds", "repeats", "of", "within", "on", "patient", "model", "title"]
 #: An experiment, its knobs, and what must be named.
-REFUSED = [
-    (no_yield, {}, ["no_yield", "yield n"]),
-    (functools.partial(no_yield, lr=0.2), {}, ["no_yield", "yield n"]),
-    (NoYield(), {}, ["NoYield", "yield n"]),
-    (NoYield().__call__, {}, ["__call__", "yield n"]),
-    (coroutine, {}, ["coroutine", "yield n"]),
-    (asynchronous, {}, ["asynchronous", "yield n"]),
-    (train(), {}, ["train", "function itself", "restarted"]),
-    (max, {}, ["max"]),
-    (torch.nn.Linear(1, 1).to, {}, ["to"]),
-    (slow, {"momentum": 64}, ["slow", "momentum=64", "lr"]),
-    (written("*, size"), {}, ["train", "size"]),
-    (FIXED, {"lr": 0.7}, ["train", "lr=0.7", "0.5", "partial"]),
-    (POSITIONAL, {}, ["train", "size", "partial(train, size="]),
-    (functools.partial(POSITIONAL, 1, 2), {}, ["train", "partial"]),
-    (written("*sizes"), {}, ["train", "*sizes"]),
-    *((written(f"*, {x}=2"), {}, [repr(x), f"(train, {x}="]) for x in RESERVED),
-]
+REFUSED = [(no_yield, {}, ["no_yield", "yield n"])]
+REFUSED += [(functools.partial(no_yield, lr=0.2), {}, ["no_yield", "yield n"])]
+REFUSED += [(NoYield(), {}, ["NoYield", "yield n"])]
+REFUSED += [(NoYield().__call__, {}, ["__call__", "yield n"])]
+REFUSED += [(coroutine, {}, ["coroutine", "yield n"])]
+REFUSED += [(asynchronous, {}, ["asynchronous", "yield n"])]
+REFUSED += [(train(), {}, ["train", "function itself", "restarted"])]
+REFUSED += [(max, {}, ["max"]), (torch.nn.Linear(1, 1).to, {}, ["to"])]
+REFUSED += [(slow, {"momentum": 64}, ["slow", "momentum=64", "lr"])]
+REFUSED += [(written("*, size"), {}, ["train", "size"])]
+REFUSED += [(FIXED, {"lr": 0.7}, ["train", "lr=0.7", "0.5", "partial"])]
+REFUSED += [(POSITIONAL, {}, ["train", "size", "partial(train, size="])]
+REFUSED += [(functools.partial(POSITIONAL, 1, 2), {}, ["train", "partial"])]
+REFUSED += [(written("*sizes"), {}, ["train", "*sizes"])]
+REFUSED += [*((written(f"*, {x}=2"), {}, [repr(x), f"(train, {x}="]) for x in RESERVED)]
 
 
 @pytest.mark.filterwarnings("error")  # a coroutine that is called is never awaited
@@ -101,30 +94,28 @@ def once(*, lr=0.1):
     yield 1, {"loss": 0.5}
 
 
-TWO, WHOLE = {"a": train, "b": train}, {"seconds": None, "lr": [1, 2]}
+TWO, WHOLE = {"a": train, "b": train}, {"seconds": None, "lr": [1, 2], "within": 1}
 HALF_USED = train()
 next(HALF_USED)
-ASKED = [
-    (lambda: ask(of="items_per_secnod"), ["items_per_secnod", "items_per_second"]),
-    (lambda: ask(of="run_seconds"), ["run_seconds", "seconds=None"]),
-    (lambda: ask(of="loss", within=0.1), ["loss", "seconds=None"]),
-    (lambda: ask(of="loss", seconds=None), ["loss", "within="]),
-    (lambda: ask(of="setup_seconds", seconds=None), ["setup_seconds", "seconds"]),
-    (lambda: ask(of=["loss"]), ["of=['loss']"]),
-    (lambda: ask(batch_size=[]), ["batch_size", "empty"]),
-    (lambda: kit.explore(train, of="loss", lr=[1, 2]), ["explore()", "loss"]),
-    (lambda: kit.explore(train, lr=[1, 2], model=3), ["explore()", "model", "3"]),
-    (lambda: kit.diagnose(train, seconds=None), ["diagnose()", "seconds=None"]),
-    (lambda: kit.compare(train, lr=(1, 2)), ["one variant", "train(", "=["]),
-    (lambda: kit.compare({}, lr=[1, 2]), ["empty"]),
-    (lambda: kit.compare({"x": slow, "bad": no_yield}), ["no_yield", "'bad'"]),
-    (lambda: kit.compare(TWO, experiment=[1, 2]), ["experiment=", "rename"]),
-    (lambda: kit.compare(once, of="f1", within=1, **WHOLE), ["once(", "'f1'", "loss"]),
-    (lambda: kit.measure(lambda: [1, 2]), ["list", "yield n"]),
-    (lambda: kit.measure(lambda: HALF_USED), ["already", "restarted"]),
-    (lambda: kit.measure(lambda: (x for x in ())), ["yield n"]),
-    (lambda: kit.measure(yields(None)), ["bare", "yield n"]),
-]
+ASKED = [(lambda: ask(of="items_per_secnod"), ["items_per_secnod", "items_per_second"])]
+ASKED += [(lambda: ask(of="run_seconds"), ["run_seconds", "seconds=None"])]
+ASKED += [(lambda: ask(of="loss", within=0.1), ["loss", "seconds=None"])]
+ASKED += [(lambda: ask(of="loss", seconds=None), ["loss", "within="])]
+ASKED += [(lambda: ask(of="setup_seconds", seconds=None), ["setup_seconds", "seconds"])]
+ASKED += [(lambda: ask(of=["loss"]), ["of=['loss']"])]
+ASKED += [(lambda: ask(batch_size=[]), ["batch_size", "empty"])]
+ASKED += [(lambda: kit.explore(train, of="loss", lr=[1, 2]), ["explore()", "loss"])]
+ASKED += [(lambda: kit.explore(train, lr=[1, 2], model=3), ["explore()", "model", "3"])]
+ASKED += [(lambda: kit.diagnose(train, seconds=None), ["diagnose()", "seconds=None"])]
+ASKED += [(lambda: kit.compare(train, lr=(1, 2)), ["one variant", "train(", "=["])]
+ASKED += [(lambda: kit.compare({}, lr=[1, 2]), ["empty"])]
+ASKED += [(lambda: kit.compare({"x": slow, "bad": no_yield}), ["no_yield", "'bad'"])]
+ASKED += [(lambda: kit.compare(TWO, experiment=[1, 2]), ["experiment=", "rename"])]
+ASKED += [(lambda: kit.compare(once, of="f", **WHOLE), ["once(", "'f'", "loss"])]
+ASKED += [(lambda: kit.measure(lambda: [1, 2]), ["list", "yield n"])]
+ASKED += [(lambda: kit.measure(lambda: HALF_USED), ["already", "restarted"])]
+ASKED += [(lambda: kit.measure(lambda: (x for x in ())), ["yield n"])]
+ASKED += [(lambda: kit.measure(yields(None)), ["bare", "yield n"])]
 
 
 @pytest.mark.parametrize(("call", "words"), ASKED)
@@ -146,14 +137,10 @@ def yields(*values, closed=None):
     return train
 
 
-NO_STEPS = [
-    (0, " 0;"),
-    (torch.tensor(8), "tensor"),  # to read it would wait for the device
-    (({"loss": 0.5}, 8), "{'loss': 0.5}"),
-    ((8, {"loss": "high"}), "'loss'"),
-    ((8, {"loss": numpy.ones(3)}), "'loss'"),
-    ((8, {3: 0.5}), "{3: 0.5}"),
-]
+#: To read a tensor would wait for its device.
+NO_STEPS = [(0, " 0;"), (torch.tensor(8), "tensor")]
+NO_STEPS += [(({"loss": 0.5}, 8), "{'loss': 0.5}"), ((8, {"loss": "high"}), "'loss'")]
+NO_STEPS += [((8, {"loss": numpy.ones(3)}), "'loss'"), ((8, {3: 0.5}), "{3: 0.5}")]
 
 
 @pytest.mark.parametrize(("value", "shown"), NO_STEPS)
@@ -184,13 +171,9 @@ def ends(where, error):
     return train
 
 
-RAISES = [
-    (0, ValueError, "set-up"),
-    (2, ValueError, "step 3"),
-    ("closing", ValueError, "closing"),
-    (2, SystemExit, "step 3"),
-    (2, GeneratorExit, "step 3"),
-]
+RAISES = [(0, ValueError, "set-up"), (2, ValueError, "step 3")]
+RAISES += [("closing", ValueError, "closing"), (2, SystemExit, "step 3")]
+RAISES += [(2, GeneratorExit, "step 3")]
 
 
 @pytest.mark.parametrize(("where", "error", "place"), RAISES)

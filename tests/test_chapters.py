@@ -2,9 +2,6 @@
 
 import math
 import re
-import resource
-import time
-from pathlib import Path
 
 import nbformat
 import psutil
@@ -12,15 +9,10 @@ import pytest
 import record
 import slices
 from helpers import wait_until
+from project import PYTHON, every_appendix, every_chapter
 
-TUTORIALS = Path(__file__).resolve().parents[1] / "tutorials"
-CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
-APPENDICES = sorted((TUTORIALS / "more").glob("*.ipynb"))
 #: Cells with this tag show the same on every machine and at any length.
 SAME, LEAST = "nbval-check-output", 5
-#: Seconds of processor time, all processes together. More than that is printed, and in
-#: `make test-all` red where a chapter has its second edition.
-MANY_SECONDS, SECOND_EDITION = 20.0, {}
 #: Cells with this tag may say something on stderr: the prose says what, and why.
 HEARD = "stderr-is-meant"
 
@@ -70,24 +62,14 @@ def read(cell, stream="stdout"):
     return "\n".join(text.strip() for text in shown)
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-def test_a_chapter_runs_and_shows_what_its_code_makes(path, capsys, request):
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    claimed, book = run(path)
-    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    if seconds > MANY_SECONDS:
-        with capsys.disabled():
-            print(f"\n{path.stem}: {seconds:.0f} s of processor time", end="")
-            print(f" in {wall - begun:.0f} s", flush=True)
-    faults = list(find_faults(path, claimed, book))
+@every_chapter
+def test_a_chapter_runs_and_shows_what_its_code_makes(path):
+    faults = list(find_faults(path, *run(path)))
     assert not faults, "\n\n".join(faults)
-    if path.stem in SECOND_EDITION and request.config.getoption("-m") != "not nightly":
-        assert seconds <= MANY_SECONDS
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("path", APPENDICES, ids=lambda path: path.stem)
+@every_appendix
 def test_an_appendix_runs_and_shows_what_its_code_makes(path):
     faults = list(find_faults(path, *run(path)))
     assert not faults, "\n\n".join(faults)
@@ -124,19 +106,11 @@ def chapter(tmp_path):
             data = {"text/plain": str(eval(cell.source))}
             result = nbformat.v4.new_output("execute_result", data, execution_count=1)
             cell.outputs, cell.metadata["tags"] = [result], [SAME]
-        book = nbformat.v4.new_notebook(cells=cells)
-        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        book.metadata["kernelspec"] = kernel
-        path = tmp_path / "00_chapter.ipynb"
-        nbformat.write(book, path)
+        book = nbformat.v4.new_notebook(cells=cells, metadata=PYTHON)
+        nbformat.write(book, path := tmp_path / "00_chapter.ipynb")
         return path
 
     return write_chapter
-
-
-def test_a_good_chapter_has_no_faults(chapter):
-    path = chapter(TRAIN, "kit.explore(train, lr=[1, 3])", "print('all is well')")
-    assert list(find_faults(path, *run(path))) == []
 
 
 #: Cells that are wrong, and the words that say so.

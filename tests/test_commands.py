@@ -2,7 +2,9 @@
 
 import datetime
 import math
+import re
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,10 +39,11 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setattr(sys, "path", sys.path[:])
     before, JOURNAL[:] = JOURNAL[:], []
+    for name in ("train", "quick", "sizes", "package", "package.module"):
+        monkeypatch.setitem(sys.modules, name, None)  # it comes back as it was
+        del sys.modules[name]
     yield
     JOURNAL[:] = before
-    for name in ("train", "quick", "sizes", "package", "package.module"):
-        sys.modules.pop(name, None)
 
 
 def run(capsys, command, *words):
@@ -81,26 +84,23 @@ def test_a_knob_is_a_literal_or_else_a_string(capsys, asked, text, value):
     assert asked == [{"seconds": 20.0, "first": 8, "batch_size": 8, "lr": value}]
     assert type(asked[0]["lr"]) is type(value)
     assert Path("a.html").read_text("utf-8") == "<title>61 % × 2</title>"
-    assert out.splitlines()[-1] == str(Path("a.html").resolve())
+    report, place = out.splitlines()
+    assert "to_html" in report and place == str(Path("a.html").resolve())
 
 
-WORDS = [
-    ("diagnose --help", 0, "kit diagnose train.py:train batch_size=64"),
-    ("machine", 0, "cores"),
-    ("diagnose train.py:train lr", 2, "'lr' is not written name=value"),
-    ("diagnose train.py:train --seconds five", 2, "five"),
-    ("diagnose train.py", 2, "which function of it? train.py:train"),
-    ("diagnose absent.py:train", 2, "there is no file absent.py here"),
-    ("dance", 2, "usage: "),
-    ("diagnose train.py:absent", 1, "train.py has no absent"),
-    ("diagnose train.py:train seconds=13", 1, "error: train ended after 1 step.\nPut"),
-]
+WORDS = [("diagnose --help", 0, "kit diagnose train.py:train batch_size=64")]
+WORDS += [("machine", 0, "cores")]
+WORDS += [("diagnose train.py:train lr", 2, "'lr' is not written name=value")]
+WORDS += [("diagnose train.py:train --seconds five", 2, "five")]
+WORDS += [("diagnose train.py", 2, "which function of it? train.py:train")]
+WORDS += [("diagnose absent.py:train", 2, "there is no file absent.py here")]
+WORDS += [("dance", 2, "usage: ")]
+WORDS += [("diagnose train.py:absent", 1, "train.py has no absent")]
+WORDS += [("diagnose train.py:train seconds=13", 1, "error: train ended after 1")]
 
 
 @pytest.mark.parametrize(("words", "status", "said"), WORDS)
-def test_what_is_asked_wrongly_ends_with_2_what_cannot_be_measured_with_1(
-    capsys, asked, words, status, said
-):
+def test_wrong_words_end_with_2_other_errors_with_1(capsys, asked, words, status, said):
     found, out, err = run(capsys, main, *words.split())
     assert found == status and said in (err if status else out) and not asked
 
@@ -108,6 +108,8 @@ def test_what_is_asked_wrongly_ends_with_2_what_cannot_be_measured_with_1(
 def test_a_script_is_imported_as_python_would_run_it(capsys):
     Path("package").mkdir()
     Path("package/sizes.py").write_text("N = 5")
+    Path("sizes.py").write_text("N = 0")
+    sys.path.insert(0, str(Path.cwd()))
     for name, place in (("module", "."), ("train", "")):
         code = f"from {place}sizes import N\ndef train():\n    yield N"
         Path(f"package/{name}.py").write_text(code)
@@ -120,6 +122,8 @@ def test_a_script_is_imported_as_python_would_run_it(capsys):
             load_experiment("quick.py", "train", seconds=seconds)
         said = capsys.readouterr().err
         assert said.count("quick.py") == said.count("while it is imported") == times
+        timers = [x for x in threading.enumerate() if isinstance(x, threading.Timer)]
+        assert all(timer.finished.is_set() for timer in timers), "it says so later"
 
 
 def write_chapter(folder, *cells, name=CHAPTER):
@@ -163,26 +167,22 @@ ONE_MORE += [f"%matplotlib inline\nkit.claim({THREE})", "kit.claim(sentence='Thr
 #: A chapter's cells, how many times as fast it was recorded, and what has to be said.
 CASES = [([COUNT, CLAIM, cell], {CPU: 2.0}, []) for cell in HARMLESS]
 CASES += [([COUNT, CLAIM, cell], {CPU: 2.0}, ["Three"]) for cell in ONE_MORE]
-CASES += [
-    ([COUNT.replace("yield n", "yield n  # why"), "x = 1", CLAIM], {CPU: 2.0}, []),
-    ([COUNT], {CPU: 0.5}, []),
-    ([COUNT, CLAIM], {CPU: 2.0, GPU: 0.5}, []),  # `otherwise` says so
-    ([COUNT, CLAIM], {CPU: 1.0, GPU: 0.5}, ["contradict", CPU, GPU]),
-    ([COUNT, CLAIM.replace("1.5", "3")], {CPU: 2.0}, ["contradict"]),
-    ([COUNT, SAME], {CPU: 2.0}, ["contradict"]),
-    ([COUNT, CLAIM], {}, ["no recording", SENTENCE]),
-    ([COUNT, CLAIM.replace("at_least=1.5", "open=True")], {CPU: WIDE}, []),
-    ([COUNT, PLAIN], {CPU: WIDE}, ["no machine can tell"]),
-    ([CHANGED, PLAIN], {CPU: 2.0}, ["-        yield n\n+"]),
-    ([CLAIM], {CPU: 2.0}, ["changed", "record it again"]),
-    ([COUNT, CLAIM, CLAIM], {CPU: 2.0}, ["twice"]),
-]
+CASES += [([COUNT.replace("yield n", "yield n #"), "x = 1", CLAIM], {CPU: 2.0}, [])]
+CASES += [([COUNT], {CPU: 0.5}, []), ([COUNT, CLAIM], {CPU: 2.0, GPU: 0.5}, [])]
+CASES += [([COUNT, CLAIM], {CPU: 1.0, GPU: 0.5}, ["contradict", CPU, GPU])]
+CASES += [([COUNT, CLAIM.replace("1.5", "3")], {CPU: 2.0}, ["contradict"])]
+CASES += [([COUNT, SAME], {CPU: 2.0}, ["contradict"])]
+CASES += [([COUNT, CLAIM], {}, ["no recording", SENTENCE])]
+CASES += [([COUNT, CLAIM.replace("at_least=1.5", "open=True")], {CPU: WIDE}, [])]
+CASES += [([COUNT, PLAIN], {CPU: WIDE}, ["no machine can tell"])]
+CASES += [([COUNT, PLAIN], {CPU: 2.0, GPU: WIDE}, [])]
+CASES += [([CHANGED, PLAIN], {CPU: 2.0}, ["-        yield n\n+"])]
+CASES += [([CLAIM], {CPU: 2.0}, ["changed", "record it again"])]
+CASES += [([COUNT, CLAIM, CLAIM], {CPU: 2.0}, ["twice"])]
 
 
 @pytest.mark.parametrize(("cells", "speeds", "words"), CASES)
-def test_a_claim_stands_only_by_what_was_recorded_of_the_code_that_is_there(
-    tmp_path, capsys, cells, speeds, words
-):
+def test_a_claim_rests_on_runs_of_the_same_code(tmp_path, capsys, cells, speeds, words):
     write_chapter(folder := tmp_path / "tutorials", COUNT, CLAIM)
     for machine, speed in speeds.items():
         record(folder, speed, machine)
@@ -195,14 +195,26 @@ def test_a_claim_stands_only_by_what_was_recorded_of_the_code_that_is_there(
     assert run(capsys, claims.main, "--folder", folder)[0] == 0, "without --check"
 
 
+def test_a_page_of_claims_is_the_recordings_or_is_told_and_written(tmp_path, capsys):
+    write_chapter(folder := tmp_path / "tutorials", COUNT, CLAIM)
+    for machine, speed in ((GPU, 4.0), (CPU, 2.0)):
+        record(folder, speed, machine)
+    page = folder / "CLAIMS.md"
+    page.write_text(f"Before.\n{claims.START}\nold\n{claims.END}\nAfter.\n")
+    status, out, err = run(capsys, claims.main, "--check")
+    assert status == 1 and "--write" in err and "old" in page.read_text()
+    assert run(capsys, claims.main, "--write", "--check")[0] == 0
+    before, *table, after = page.read_text("utf-8").splitlines()
+    assert (before, after) == ("Before.", "After.") and out.strip() in "\n".join(table)
+    assert re.search(rf"{CPU} \| {GPU} \|\n.*\n.*✓ 2 ×.*✓ 4 ×", out)
+
+
 SPOILT = {"cut": "cannot be read", "renamed": f"was made on {CPU}"}
 SPOILT |= {"smoke": "short run", "verdict": "whole"}
 
 
 @pytest.mark.parametrize(("how", "said"), SPOILT.items())
-def test_a_recording_that_is_not_what_it_should_be_counts_for_nothing(
-    tmp_path, capsys, how, said
-):
+def test_a_spoilt_recording_counts_for_nothing(tmp_path, capsys, how, said):
     write_chapter(tmp_path / "tutorials", COUNT, CLAIM)
     made = recording.read(path := record(tmp_path / "tutorials", 4.0))
     if how == "smoke":
@@ -246,7 +258,7 @@ class Kernel:
         self.environments.append(env)
         names = {}
         for number, cell in enumerate(self.notebook.cells):
-            if cell.cell_type == "code":
+            if cell.cell_type == "code" and not (self.is_cut and cell.source == CLAIM):
                 exec(cell.source, names)
                 shown = [nbformat.v4.new_output("display_data", **x) for x in SHOWN]
                 cell.execution_count, cell.outputs = number, shown
@@ -269,9 +281,7 @@ def quiet(monkeypatch, tmp_path):
     return looks
 
 
-def test_a_chapter_is_recorded_with_static_outputs_in_place_of_earlier(
-    quiet, capsys, monkeypatch
-):
+def test_a_recorded_chapter_is_static_and_replaces_it(quiet, capsys, monkeypatch):
     monkeypatch.setenv("KIT_SMOKE", "1")
     chapter = quiet.chapter
     for year in (2024, 2025):
@@ -294,34 +304,35 @@ def test_a_chapter_is_recorded_with_static_outputs_in_place_of_earlier(
     assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
     _, *cells = nbformat.read(chapter, as_version=4).cells
     assert [cell.source for cell in cells] == [MEASURE, CLAIM], "and no machinery"
-    assert [[x.data for x in cell.outputs] for cell in cells] == [
-        [SHOWN[0]["data"]]
-    ] * 2
+    assert [[x.data for x in c.outputs] for c in cells] == [[SHOWN[0]["data"]]] * 2
     environment = Kernel.environments[-1]
     assert "KIT_SMOKE" not in environment and environment["KIT_STATIC"] == "1"
 
 
-TRIES = [
-    ("--dry-run", 0, f"✓ {SENTENCE}", 0),
-    ("--into there", 0, f"✓ {SENTENCE}", 2),
-    ("--smoke --into there", 0, f"? {SENTENCE}", 0),
-    ("--smoke", 1, "--into", 0),
-    ("--seconds 60", 1, "--into", 0),
-    ("--into tutorials", 1, "--into", 0),
-    ("--smoke --into tutorials/recordings", 1, "--into", 0),
-    ("--seconds 1 --into there", 1, "left out", 0),
-    ("--dry-run tutorials/absent.ipynb", 1, "absent.ipynb", 0),
-    ("--dry-run tutorials/broken.ipynb", 1, "division by zero", 0),
-]
+def test_a_cut_chapter_replaces_none_and_is_not_whole(quiet, capsys, monkeypatch):
+    assert run(capsys, recorder.main, quiet.chapter)[0] == 0
+    monkeypatch.setattr(Kernel, "is_cut", True)
+    how = "--seconds", 999, "--into", "there"
+    assert run(capsys, recorder.main, *how, quiet.chapter)[0] == 1
+    cut, made = sorted(Path("there").iterdir(), key=lambda path: path.suffix)
+    assert cut.name == f"{CHAPTER}_cut.ipynb" and recording.load(made)
+    assert not nbformat.read(cut, as_version=4).cells[-1].outputs, "it did not run"
+
+
+TRIES = [("--dry-run", 0, f"✓ {SENTENCE}", 0), ("--into there", 0, f"✓ {SENTENCE}", 2)]
+TRIES += [("--smoke --into there", 0, f"? {SENTENCE}", 0), ("--smoke", 1, "--into", 0)]
+TRIES += [("--seconds 60", 1, "--into", 0), ("--into tutorials", 1, "--into", 0)]
+TRIES += [("--smoke --into tutorials/recordings", 1, "--into", 0)]
+TRIES += [("--seconds 1 --into there", 1, "left out", 0)]
+TRIES += [("--dry-run tutorials/absent.ipynb", 1, "absent.ipynb", 0)]
+TRIES += [("--dry-run tutorials/broken.ipynb", 1, "division by zero", 0)]
 #: What the machine is found to be before, and after, on which nothing is kept.
 TRIES += [([each], 1, "End other programs", 1) for each in UNQUIET]
 TRIES += [([QUIET, each], 1, "not quiet", 2) for each in UNQUIET]
 
 
 @pytest.mark.parametrize(("how", "status", "said", "looks"), TRIES)
-def test_a_try_half_a_result_and_an_unquiet_machine_change_nothing_that_readers_see(
-    quiet, capsys, tmp_path, how, status, said, looks
-):
+def test_a_try_changes_nothing_kept(quiet, capsys, tmp_path, how, status, said, looks):
     readers = write_chapter(tmp_path / "tutorials", "1 / 0", name="broken").parent
     before = {path: path.read_bytes() for path in readers.rglob("*.*")}
     options = how if isinstance(how, str) else ""

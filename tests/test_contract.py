@@ -48,7 +48,7 @@ MEASURING |= {"measurement"}
 # and blank lines; those of tests are all lines.
 MOST_THAT_MEASURES, MOST_OF_THE_KIT, MOST_OF_TUTORIALS = 2_352, 7_074, 2_500
 MOST_OF_A_FILE, MOST_OF_A_FUNCTION, MOST_FILES, MOST_FRAMES = 300, 40, 55, 6
-MOST_OF_TESTS, MOST_OF_BENCHMARKS = 9_280, 3_988
+MOST_OF_TESTS, MOST_OF_BENCHMARKS = 8_977, 3_988
 LONGER = {"lenet_race.py": 420}  # a race is read in one piece
 
 #: The fixed public names: where each is built, and its keywords.
@@ -264,11 +264,6 @@ def lines_of_code(source):
     return lines
 
 
-def test_lines_of_code_are_counted():
-    source = '"""Say."""\n\nx = """\n\n"""\n# no\ndef f():\n    "A"\n    return (\n1)\n'
-    assert lines_of_code(source) == {3, 4, 5, 7, 9, 10}
-
-
 def count_code(files):
     """Return how many lines of code files have in all; none may have too many."""
     sizes = {path: len(lines_of_code(path.read_text("utf-8"))) for path in files}
@@ -347,16 +342,12 @@ def folder(tmp_path, monkeypatch, smoke):
     return tmp_path
 
 
-def test_the_first_script_of_the_front_page_works(folder, capsys):
-    runpy.run_path("first.py", run_name="__main__")
+def test_the_scripts_of_the_front_page_work(folder, capsys):
+    _, diagnosing = BLOCKS  # there are no others, which nobody would try
+    found = runpy.run_path("first.py", run_name="__main__")
     said = capsys.readouterr().out
     for words in ("train · batch_size=64", "items per second", "batch_size=256"):
         assert words in said
-
-
-def test_the_diagnosis_of_the_front_page_works(folder):
-    _, diagnosing = BLOCKS  # there are no others, which nobody would try
-    found = runpy.run_path("first.py")
     found["repaired"] = found["train"]
     exec(compile(diagnosing, "README.md", "exec"), found)
     assert found["diagnosis"].call == "train(batch_size=64)"
@@ -373,31 +364,15 @@ def test_the_shell_command_of_the_front_page_works(folder, capsys):
 
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-#: What the design allows, and nothing else.
-ALLOWED = {
-    "dependencies": """
-        torch torchvision jupyterlab ipykernel ipywidgets matplotlib tensorboard
-        numpy scipy pandas psutil ipyparallel cloudpickle""",
-    "gpu": "nvidia-ml-py",
-    "store": "s3fs pyarrow moto",
-    "alluxio": "alluxiofs",
-    "rl": "gymnasium",
-    "hub": "jupyter-server-proxy",
-    "test": """
-        pytest hypothesis nbval nbclient pytest-timeout playwright ruff codespell
-        pyperf kubeflow-trainer-api""",
-}
 
 
 def requirements(lines):
     return {found.name: found for found in map(Requirement, lines)}
 
 
-def test_readers_install_only_what_the_design_allows():
-    for group, lines in {"dependencies": PROJECT["dependencies"], **EXTRAS}.items():
-        assert set(requirements(lines)) <= set(ALLOWED[group].split()), group
+def test_a_store_is_read_with_no_package_of_years_ago():
     for name, found in requirements(EXTRAS["store"]).items():
-        assert ">=" in str(found), f"pip takes a {name} of years ago"
+        assert ">=" in str(found), f"pip takes any {name} that agrees"
 
 
 def test_binder_builds_what_the_project_asks_for():

@@ -2,16 +2,14 @@
 
 import contextlib
 import functools
-import gc
 import itertools
-import operator
 import random
 
 import helpers
 import numpy
 import pytest
 import torch
-from helpers import reader_state
+from helpers import SETTINGS, read_depth, reader_state, reset_settings
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
@@ -96,52 +94,6 @@ def assert_apart(look, one, other, end=(None, bool)):
     assert len(set(longest)) == len(longest)
 
 
-def find(path, *first):
-    """Return a function of torch by its name, with its first arguments."""
-    return functools.partial(operator.attrgetter(path)(torch), *first)
-
-
-def flag(path, usual=False, other=True):
-    room, _, name = f"backends.{path}".rpartition(".")
-    owner = operator.attrgetter(room)(torch)
-    functions = (functools.partial(f, owner, name) for f in (setattr, getattr))
-    return *functions, usual, other
-
-
-def read_depth():
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
-
-
-def set_device(kind):
-    torch.set_default_device(None if kind == "cpu" else kind)
-
-
-# How each is set and read, its usual value and another one.
-BOTH, HALVES = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
-CAST = find("set_autocast_enabled", "cpu"), find("is_autocast_enabled", "cpu")
-CAST_TO = find("set_autocast_dtype", "cpu"), find("get_autocast_dtype", "cpu")
-CACHE = find("set_autocast_cache_enabled"), find("is_autocast_cache_enabled")
-DEBUG = find("set_deterministic_debug_mode"), find("get_deterministic_debug_mode")
-SDP = torch.backends.cuda
-FLAGS = ["cudnn.benchmark", "cudnn.deterministic", "mkldnn.deterministic"]
-ROOMS = ["", "mkldnn.matmul.", "mkldnn.conv.", "cuda.matmul."]
-SETTINGS = {
-    "grad": (find("set_grad_enabled"), find("is_grad_enabled"), True, False),
-    "threads": (find("set_num_threads"), find("get_num_threads"), 1, 2),
-    "dtype": (find("set_default_dtype"), find("get_default_dtype"), *BOTH),
-    "device": (set_device, lambda: torch.ones(1).device.type, "cpu", "meta"),
-    "autocast": (*CAST, False, True),
-    "autocast to": (*CAST_TO, *HALVES),
-    "autocast cache": (*CACHE, True, False),
-    "deterministic": (*DEBUG, 0, 1),
-    "flash": (SDP.enable_flash_sdp, SDP.flash_sdp_enabled, True, False),
-    "collection": (lambda x: [gc.disable, gc.enable][x](), gc.isenabled, True, False),
-    **{path: flag(path) for path in FLAGS},
-    **{f"{x}precision": flag(f"{x}fp32_precision", "none", "tf32") for x in ROOMS},
-}
-
-
 def look():
     """All settings, and what is seen of what one does not set."""
     seen, product = [read() for _, read, *_ in SETTINGS.values()], A @ A
@@ -159,8 +111,7 @@ def usual_settings():
     try:
         yield
     finally:
-        for put, _, usual, _ in SETTINGS.values():
-            put(usual)
+        reset_settings()
 
 
 #: What may be open around all steps.
@@ -183,9 +134,7 @@ STEPS = [0, 1, 2, "closing"]
     st.tuples(*[st.sampled_from(HELD)] * 2),
     st.sampled_from(ENDS),
 )
-def test_each_sees_its_own_settings_and_the_reader_gets_theirs_back(
-    changes, steps, held, end
-):
+def test_each_has_its_own_settings_and_the_reader_theirs(changes, steps, held, end):
     """Whatever the reader has set, variants switch on the way, and how it ends."""
     readers, *own = changes
     deeds = [functools.partial(toggle, names) for names in own]
@@ -273,17 +222,11 @@ class World:
 
 
 DEEDS = st.lists(st.sampled_from(["learn", "freeze", "fill", "go_on"]), max_size=3)
-IN_FIRST_LIFE = st.sampled_from(STEPS)  # what shows only later is not promised
+EARLY = st.sampled_from(STEPS)  # what shows only later is not promised
 
 
-@given(
-    st.tuples(DEEDS, DEEDS),
-    st.tuples(IN_FIRST_LIFE, IN_FIRST_LIFE),
-    st.sampled_from(ENDS),
-)
-def test_each_start_finds_the_readers_net_and_the_reader_finds_it_again(
-    names, steps, end
-):
+@given(st.tuples(DEEDS, DEEDS), st.tuples(EARLY, EARLY), st.sampled_from(ENDS))
+def test_each_start_and_then_the_reader_find_the_readers_net(names, steps, end):
     """Whatever is learnt, frozen, filled, or left half-done."""
     world = World()
     deeds = [functools.partial(world.do, each) for each in names]

@@ -27,10 +27,3 @@ def test_the_truth_or_what_is_wrong(liar, clock, device, monkeypatch):
     if liar.ratio is not None:
         assert made.ratio.low <= liar.ratio * 1.001
         assert made.ratio.high >= liar.ratio * 0.999
-
-
-def test_there_are_22_and_each_says_how_it_deceives():
-    assert len({liar.name for liar in LIARS}) == len(LIARS) == 22
-    assert all(liar.deception.endswith(".") for liar in LIARS)
-    assert {liar.truth for liar in LIARS} == {"faster", "slower", "same"}
-    assert all(liar.deceived != liar.truth for liar in LIARS)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -56,14 +57,16 @@ def group(name, cores=None, *, memory=None, stopped=0, old=False):
 
 def inside(name, *, old=False):
     """The file that says in which group a process is."""
-    text = f"4:memory:{name}\n3:cpu,cpuacct:{name}\n0::/\n" if old else f"0::{name}\n"
-    return {"proc/self/cgroup": text}
+    text = f"5:cpuset:/set\n4:memory:{name}\n3:cpu,cpuacct:{name}\n0::/\n"
+    return {"proc/self/cgroup": text if old else f"0::{name}\n"}
 
 
 NEW, OLD = inside("/pods/me"), inside("/docker/abc", old=True)
+#: The group of processors has a path of its own, where another quota may stand.
+OTHER = {x.replace(",cpuacct", ""): s for x, s in group("/set", 1, old=True).items()}
 QUOTAS = [
+    (OLD | OTHER, 8, "no control group"),
     (NEW | group("/pods/me", 2.5), 2, f"a quota of 2.5 cores in /{ROOM}/pods/me"),
-    (NEW | group("/pods/me", 0.5), 1, "0.5 cores"),
     (NEW | group("/pods/neighbour", 1), 8, "no control group"),
     (OLD | group("", 2, old=True), 2, "cpu,cpuacct"),  # what a container sees
     (OLD | group("/docker/abc", 3, old=True) | group("", 2), 2, f"/{ROOM}"),
@@ -115,16 +118,28 @@ def test_garbage_or_nothing_is_unknown_no_guess_and_no_error(files):
     assert all(map(math.isfinite, load)) and load.throttled == 0
 
 
+def test_no_memory_is_planned_with_that_cannot_be_taken(monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: MEMORY)
+    monkeypatch.setattr(system, "proportional_bytes", lambda: 10**9)
+    limits = {MEMORY.total: MEMORY.available, 3 * 10**9: 2 * 10**9, 10**8: 0}
+    for limit, left in limits.items():
+        monkeypatch.setattr(system, "find_memory", lambda root, most=limit: (most, ""))
+        assert system.available_bytes() == left
+    monkeypatch.setattr(kit.clock, "find_initialised", lambda: [0, 1])
+    told = {"memory_reserved": 9, "memory_allocated": 5, "get_memory_info": (70, 80)}
+    for name, fact in told.items():
+        monkeypatch.setattr(torch.accelerator, name, [fact, fact].__getitem__)
+    assert system.available_bytes() == 74, "what is held back can be used again"
+
+
 XEON = "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz"
-NAMES = [
-    ("AMD EPYC", "sse2 avx", "amd-epyc-2-cores"),
-    ("AMD EPYC 7763 64-Core Processor", "avx2", "amd-epyc-7763-2-cores-avx2"),
-    ("AMD EPYC", "avx2 avx512f avx512_bf16", "amd-epyc-2-cores-avx512-bf16"),
-    (XEON, "fpu avx2 avx512f amx_tile", "intel-xeon-platinum-8488c-2-cores-amx"),
-    ("Neo", "asimd i8mm bf16", "neo-2-cores-neon-bf16"),
-    ("Neo", "asimd sve sve2 bf16", "neo-2-cores-sve2"),
-    ("", "asimd sve bf16", f"{platform.machine()}-2-cores-sve".replace("_", "-")),
-]
+NAMES = [("AMD EPYC", "sse2 avx", "amd-epyc-2-cores")]
+NAMES += [("AMD EPYC 7763 64-Core Processor", "avx2", "amd-epyc-7763-2-cores-avx2")]
+NAMES += [("AMD EPYC", "avx2 avx512f avx512_bf16", "amd-epyc-2-cores-avx512-bf16")]
+NAMES += [(XEON, "fpu avx2 avx512f amx_tile", "intel-xeon-platinum-8488c-2-cores-amx")]
+NAMES += [("Neo", "asimd i8mm bf16", "neo-2-cores-neon-bf16")]
+NAMES += [("Neo", "asimd sve sve2 bf16", "neo-2-cores-sve2")]
+NAMES += [("", "asimd sve bf16", f"{platform.machine()}-2-cores-sve".replace("_", "-"))]
 
 
 @pytest.mark.parametrize(("model", "flags", "name"), NAMES)
@@ -141,9 +156,7 @@ DEVICES += [("cuda", 0, (), "core"), (None, 0, (), "core"), ("broken", 1, None, 
 
 
 @pytest.mark.parametrize(("kind", "count", "found", "name"), DEVICES)
-def test_accelerators_are_named_with_their_memory_and_unknown_where_a_driver_fails(
-    monkeypatch, kind, count, found, name
-):
+def test_accelerators_are_named_or_else_unknown(monkeypatch, kind, count, found, name):
     def describe(index):
         assert count, "asking for names would initialise it"
         if kind == "broken":
@@ -163,7 +176,9 @@ def test_accelerators_are_named_with_their_memory_and_unknown_where_a_driver_fai
 
 
 def test_every_fact_has_its_reason_on_the_card_and_survives_json():
-    machine = look(group("", memory=2 * 10**9))
+    machine = look(group("", memory=2 * 10**9) | {"dev/shm/batch": b""})
+    size = shutil.disk_usage(tempfile.gettempdir()).total
+    assert machine.shared_memory_bytes == size > 0, "not what is left of it"
     machine = dataclasses.replace(machine, operating_system="<b>X", accelerators=("A",))
     told = json.loads(json.dumps(machine.to_dict()))
     again = Machine.from_dict(told | {"colour": {"value": "red", "reason": "paint"}})

@@ -17,8 +17,10 @@ from trials import make_machine, make_trial
 
 import kit
 from kit import recording
+from kit.experiment import resolve
 from kit.life import COLD, Block, Life
 from kit.recording import RecordingError
+from kit.variant import Variant
 
 GOLDEN = (Path(__file__).parent / "recordings" / "format_4.json").read_bytes()
 CONTENT = json.loads(GOLDEN)
@@ -140,9 +142,7 @@ def test_what_is_no_recording_or_of_another_format_is_told_so(tmp_path):
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
-def test_a_save_that_fails_leaves_the_old_file_and_no_other(
-    tmp_path, monkeypatch, call, error
-):
+def test_a_failed_save_leaves_the_old_file_alone(tmp_path, monkeypatch, call, error):
     kit.save([make_trial()], path := tmp_path / "some.json")
     before, calls = path.read_bytes(), []
 
@@ -161,7 +161,7 @@ def test_a_save_that_fails_leaves_the_old_file_and_no_other(
         assert all(word in str(caught.value) for word in (path.name, "No space left"))
 
 
-SOURCE = "def count(*, n=1):\n    while True:\n        yield n"
+SOURCE = "class Same: ...\n\n\ndef count(*, n=1):\n    while True:\n        yield n"
 CHANGED = SOURCE.replace("yield n", "yield 2 * n")
 LAMBDA = 'kit.compare({"a": count, "b": lambda: count(n=2)})'
 
@@ -183,9 +183,7 @@ def tutorials(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", [".", "tutorials", "tutorials/deep/er", "elsewhere"])
-def test_the_newest_recording_of_each_machine_is_found_from_anywhere(
-    tutorials, monkeypatch, place
-):
+def test_the_newest_of_each_machine_is_found_anywhere(tutorials, monkeypatch, place):
     mine = tutorials.parent / place / "mine" / "recordings"
     mine.parent.mkdir(parents=True)
     monkeypatch.chdir(mine.parent)
@@ -208,21 +206,31 @@ def test_the_newest_recording_of_each_machine_is_found_from_anywhere(
             kit.recorded(name)
 
 
-VERSIONS = [
-    ("count", ["%matplotlib inline\nimport kit", f"# why\n{SOURCE}", "x"], False),
-    ("count", [f"%%writefile count.py\n{SOURCE}"], False),
-    ("count", [SOURCE, CHANGED], False),  # a chapter changes one thing at a time
-    ("count", [CHANGED], True),
-    ("count", ["print('hello')"], True),
-    ("b", [SOURCE, LAMBDA], False),
-    ("b", [CHANGED, LAMBDA], True),
-]
+def test_what_others_recorded_last_of_just_these_knobs_is_found(tutorials):
+    def count(*, n=1):
+        yield n
+
+    variant = Variant(resolve(count), {"n": 2})
+    others = [{"knobs": {}}, {"knobs": {"n": 1}}, {"machine": kit.this_machine()}]
+    for title, started in (("04_a", "2026-05-06"), ("07_b", "2025-01-02")):
+        some = {"title": title, "started": started, "source": variant.source}
+        some["knobs"] = {"n": 2, "later": 1}
+        trials = [make_trial(**some | changed) for changed in ({}, *others)]
+        kit.save(trials, tutorials / "recordings" / f"{title}__x__{started}.json")
+    found = recording.find_recorded([variant])
+    assert [(n, x.title, len(x.knobs)) for n, x in found] == [(0, "04_a", 2)]
+
+
+#: A chapter changes one thing at a time: each version in it is current.
+VERSIONS = [("count", ["%matplotlib inline\nimport re", f"# a\n{SOURCE}", "x"], False)]
+VERSIONS += [("count", [f"%%writefile count.py\n{SOURCE}"], False)]
+VERSIONS += [("count", [SOURCE, CHANGED], False), ("count", [CHANGED], True)]
+VERSIONS += [("count", ["print('hello')"], True), ("b", [SOURCE, LAMBDA], False)]
+VERSIONS += [("b", [CHANGED, LAMBDA], True)]
 
 
 @pytest.mark.parametrize(("experiment", "cells", "is_earlier"), VERSIONS)
-def test_a_recording_of_other_code_says_that_it_is_of_an_earlier_version(
-    tutorials, experiment, cells, is_earlier
-):
+def test_a_recording_of_earlier_code_says_so(tutorials, experiment, cells, is_earlier):
     book = nbformat.v4.new_notebook()
     book.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
     nbformat.write(book, tutorials / "00_start.ipynb")

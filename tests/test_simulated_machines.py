@@ -124,31 +124,7 @@ POWER = [
 
 
 @pytest.mark.parametrize(("noise", "truth", "pairs", "verdict", "least"), POWER)
-def test_what_is_true_is_called_and_cannot_tell_is_the_exception(
-    noise, truth, pairs, verdict, least
-):
+def test_what_is_true_is_mostly_called_so(noise, truth, pairs, verdict, least):
     ratios = judge_many(200, truth, noise, pairs)
     assert_share(says(ratios, verdict), least=least)
     assert_share(says(ratios, "cannot tell"), most=1 - least)
-
-
-RARE = [
-    (3, [1], ["slower", "cannot tell"]),
-    (6, [0, 1], ["same", "cannot tell"]),
-    (30, [1], ["slower"]),
-]
-
-
-@pytest.mark.parametrize(("rounds", "sides", "verdicts"), RARE)
-def test_rare_slow_steps_are_never_called_wrong(rounds, sides, verdicts):
-    """One block in 60 takes 100 × longer; the truth of one side is 60 : 159."""
-    random, ratios = np.random.default_rng([31, rounds]), []
-    for _ in range(min(100, 1800 // rounds)):
-        seconds = draw_seconds(random, 1.0, QUIET, rounds=rounds)
-        for side in sides:
-            late = (np.arange(seconds[side].size) + random.integers(60)) % 60 == 0
-            seconds[side] *= 1 + 99 * late.reshape(seconds[side].shape)
-        ratios.append(compare_trials(*make_trials(seconds)))
-    assert_share(says(ratios, *verdicts), least=0.95)
-    if verdicts == ["slower"]:
-        assert_share(holds(ratios, 60 / 159), least=COVERED)

@@ -15,19 +15,16 @@ from kit.teaching import Claim
 from kit.trial import JOURNAL
 
 VERDICTS = ["faster", "slower", "more", "less", "same"]
-CHECKS = '''
+CHECKS = """
 def twice(double):
-    """The function doubles."""
     assert double(2) == 4, f"twice 2 is 4, not {double(2)}"
     return "it doubles."
-
 def pair(first, second):
     assert first < second
     assert not SEEN, "it starts afresh each time"
     SEEN.append(first)
-
 SEEN = []
-'''
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -154,20 +151,15 @@ def test_what_is_no_claim_is_refused_and_not_kept(measured, expect, word):
     assert before == JOURNAL
 
 
-ANSWERS = [
-    ("twice", [lambda n: 2 * n], "✓", "it doubles."),
-    ("twice", [lambda n: n**3], "✗", "twice 2 is 4, not 8"),
-    ("twice", [lambda n: n / 0], "✗", "ZeroDivisionError: division by zero"),
-    ("pair", [1, 2], "✓", "done."),
-    ("pair", [2, 1], "✗", "not yet"),
-    ("pair", [1, None], "○", "not attempted"),
-]
+ANSWERS = [("twice", [lambda n: 2 * n], "✓", "it doubles.")]
+ANSWERS += [("twice", [lambda n: n**3], "✗", "twice 2 is 4, not 8")]
+ANSWERS += [("twice", [lambda n: n / 0], "✗", "ZeroDivisionError: division by zero")]
+ANSWERS += [("pair", [1, 2], "✓", "done."), ("pair", [2, 1], "✗", "not yet")]
+ANSWERS += [("pair", [1, None], "○", "not attempted")]
 
 
 @pytest.mark.parametrize(("name", "answers", "mark", "said"), ANSWERS)
-def test_an_answer_is_told_why_and_never_raises(
-    tmp_path, monkeypatch, name, answers, mark, said
-):
+def test_an_answer_is_told_why(tmp_path, monkeypatch, name, answers, mark, said):
     for place in (tmp_path, tmp_path / "tutorials/checks"):
         monkeypatch.chdir(place)
         found = kit.check(f"07/{name}", *answers)

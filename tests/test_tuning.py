@@ -14,10 +14,8 @@ from kit.figures import format_number
 from kit.stats import SAME
 from kit.tuning import find_batch_size, tune_loader
 
-pytestmark = [
-    pytest.mark.usefixtures("tidy"),
-    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-]
+QUIET = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [pytest.mark.usefixtures("tidy"), QUIET]
 
 MB = 1_000_000
 WORKERS = [1, 2, 3, 4, 8]

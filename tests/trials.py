@@ -56,20 +56,16 @@ def rate_trial(
     else:
         say = seconds if callable(seconds) else lambda *place: seconds
         lives = [[say(t, r, b) for r in range(rounds) for b in (0, 1)] for t in turns]
-    made = [
-        make_life(turn, row, items=items, beside=beside)
-        for turn, row in zip(turns, lives, strict=True)
-    ]
+    own = {"items": items, "beside": beside}
+    made = [make_life(*each, **own) for each in zip(turns, lives, strict=True)]
     first_life = [make_life(COLD, cold, items=items)] if len(cold) else []
     return make_trial(first_life + made, **more)
 
 
 def run_trial(seconds, metrics=None, *, items=100, **changes):
     """A trial of whole runs of two steps; a metric has a value for each step."""
-    lives = [
-        make_life(turn, [each], items=items, steps=2, beside=False)
-        for turn, each in enumerate(seconds)
-    ]
+    own = {"items": items, "steps": 2, "beside": False}
+    lives = [make_life(turn, [each], **own) for turn, each in enumerate(seconds)]
     for name, column in (metrics or {}).items():
         for life in lives:
             life.metrics[name] = column[2 * life.turn : 2 * life.turn + 2]
@@ -80,9 +76,8 @@ def start_trial(setup_seconds=None, memory=None, **changes):
     """A trial of starts, the cold one first."""
     count = len(setup_seconds or memory)
     rows = zip(setup_seconds or [0.5] * count, memory or [None] * count, strict=True)
-    return make_trial(
-        [Life(turn, *row) for turn, row in enumerate(rows, COLD)], **changes
-    )
+    lives = [Life(turn, *row) for turn, row in enumerate(rows, COLD)]
+    return make_trial(lives, **changes)
 
 
 def metric_trial(values, name="accuracy"):

@@ -261,7 +261,7 @@ class Diagnosis:
     def _sorted(self) -> list[tuple[str, Ratio]]:
         """Return the causes that may save something, the largest saving first."""
         some = [(c, r) for c, r in self.savings.items() if not r.value < _LEAST_SHOWN]
-        return sorted(some, key=lambda item: -item[1].value)
+        return sorted(some, key=lambda item: (math.isnan(x := item[1].value), -x))
 
     def remarks(self) -> list[str]:
         """Return what else a reader should know, a sentence each."""

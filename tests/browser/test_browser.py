@@ -1,4 +1,4 @@
-"""REAL: panels, and TensorBoard, in a JupyterLab in a headless Chromium."""
+"""REAL: panels in a JupyterLab in a headless Chromium."""
 
 import contextlib
 import json
@@ -16,6 +16,7 @@ import psutil
 import pytest
 from front_end import Page
 from helpers import wait_until
+from project import PYTHON
 
 #: Widget messages on a thread of their own, beside the cells, and after them.
 BESIDE, AFTER = "perCommTarget", "disabled"
@@ -77,12 +78,6 @@ class Lab:
     def close(self):
         self.process.terminate()
         self.process.wait(20)
-
-    def write(self, name, cells):
-        made = [nbformat.v4.new_code_cell(cell) for cell in cells]
-        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        notebook = nbformat.v4.new_notebook(cells=made, metadata={"kernelspec": kernel})
-        nbformat.write(notebook, self.root / f"{name}.ipynb")
 
     def open(self, name, *, run=True):
         page = self.browser.new_page()
@@ -181,7 +176,9 @@ def opened(request, tmp_path_factory):
         lab = Lab(tmp_path_factory.mktemp("lab"), browser, request.param)
         with contextlib.closing(lab):
             wait_until(lab.answers, 60)
-            lab.write("panels", [SETUP, *CODES])
+            made = [nbformat.v4.new_code_cell(cell) for cell in [SETUP, *CODES]]
+            notebook = nbformat.v4.new_notebook(cells=made, metadata=PYTHON)
+            nbformat.write(notebook, lab.root / "panels.ipynb")
             book = lab.open("panels")
             book.kernel = psutil.Process(int(book.run("print(os.getpid())")))
             book.panels = {name: book.panel(n) for n, name in enumerate(PANELS, 1)}
@@ -334,32 +331,3 @@ def test_all_can_be_read_in_both_themes_and_nothing_sticks_out(book):
         picture = shown.find("picture").locator("img").bounding_box()
         assert max(box["x"] + box["width"] for box in controls) <= picture["x"]
         assert controls[0]["y"] < picture["y"] + picture["height"]
-
-
-@pytest.mark.nightly
-def test_tensorboard_shows_a_run_in_a_notebook_and_ends_with_the_kernel(book):
-    write = "from torch.utils.tensorboard import SummaryWriter\n"
-    write += "with SummaryWriter('runs/1') as log: log.add_scalar('loss', 1.0, 0)"
-    show = "%load_ext tensorboard\n%tensorboard --logdir runs/1"
-    book.lab.write("board", [write, show])
-    page = book.lab.open("board").page
-    body = page.locator("iframe").content_frame.locator("body")
-    wait_until(lambda: "loss" in body.inner_text(timeout=60_000), 60)
-    inside = next(f.url for f in page.frames if f.parent_frame and "127.0.0.1" in f.url)
-    port = int(inside.split(":")[2].partition("/")[0])
-    listening = [c for c in psutil.net_connections("inet") if c.status == "LISTEN"]
-    (server,) = {c.pid for c in listening if c.laddr.port == port}
-    page.evaluate(f"() => {BOOK}.sessionContext.shutdown()")
-    wait_until(lambda: not psutil.pid_exists(server), 30)
-    page.close()
-
-
-def test_restarting_the_kernel_leaves_no_process(opened):  # the last one
-    shown = opened.panels["loads"]
-    shown.press("run")
-    shown.wait("%")
-    started = opened.kernel.children(recursive=True)
-    assert len(started) > 3, "workers and ranks"
-    opened.page.evaluate(f"() => {BOOK}.sessionContext.restartKernel()")
-    _, left = psutil.wait_procs(started, 20)
-    assert not left

@@ -1,6 +1,7 @@
 """Real processes: what a measurement started ends with it, the reader's own go on."""
 
 import contextlib
+import dataclasses
 import multiprocessing
 import os
 import pickle
@@ -18,7 +19,7 @@ from helpers import forked, refused, wait_until
 from torch.utils.data import DataLoader
 
 import kit
-from kit import life, system
+from kit import hints, life, system
 from kit.experiment import ExperimentError
 from kit.hints import find_hint
 
@@ -105,9 +106,8 @@ def test_however_it_ends_no_process_is_left_and_who_lingered_is_named(
             assert trial.outcome == ("complete" if is_late else ENDS[how])
             assert all(f"({pid})" in repr(trial) for pid in pids)
         theirs = pids if how == "another cell" else set()
-        wait_until(
-            lambda: system.find_alive(pids) == theirs
-        )  # killed ones take a moment
+        # Killed ones take a moment.
+        wait_until(lambda: system.find_alive(pids) == theirs)
         assert len(pids) == 2
     finally:
         system.end(pids)
@@ -247,9 +247,9 @@ def test_a_worker_that_dies_or_raises_says_what_to_do(act, words):
 WORKER = "DataLoader worker (pid 7) is killed by signal: "
 GONE = "DataLoader worker (pid 7) exited unexpectedly"
 REMEDIES = [
-    (f"{WORKER}Killed. ", "memory is full"),
+    (f"{WORKER}Killed. ", "memory is full (8 GB"),
     (GONE, "memory was full"),
-    (f"{WORKER}Bus error. ", "/dev/shm"),
+    (f"{WORKER}Bus error. ", "/dev/shm (64 MB"),
     ("unable to write to file </torch_7_12>: No space left on device", "--shm-size"),
     (f"{WORKER}Aborted. ", "Native code"),
     ("DataLoader timed out after 5 seconds", "num_workers=0"),
@@ -266,7 +266,9 @@ REMEDIES += [(f"{TRACEBACK}\nRuntimeError: no photo\n", None)]
 
 @pytest.mark.parametrize(("said", "word"), REMEDIES)
 def test_a_known_failure_has_its_remedy_and_no_other_has(monkeypatch, said, word):
-    monkeypatch.setattr(multiprocessing, "get_start_method", lambda **_: "fork")
+    facts = {"memory_bytes": 8e9, "shared_memory_bytes": 64e6, "start_method": "fork"}
+    machine = dataclasses.replace(kit.this_machine(), **facts)
+    monkeypatch.setattr(hints, "this_machine", lambda: machine)
     hint = find_hint(RuntimeError(said))
     assert (hint is None) == (word is None)
     assert hint is None or (word in hint and not re.search(r"[{\n]", hint))

@@ -6,14 +6,14 @@ import re
 import subprocess
 import sys
 import tarfile
-from pathlib import Path
 
 import nbformat
 import pytest
+from project import PYTHON, TUTORIALS
 
 from kit import recording
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "tutorials" / "scripts"
+SCRIPTS = TUTORIALS / "scripts"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 SMALL = ["--epochs=2", "--images=3000", "--batch-size=32", "--learning-rate=0.05"]
 #: Sums of halves are rounded otherwise, and training makes that grow.
@@ -40,8 +40,7 @@ def test_two_processes_of_torchrun_train_as_well_as_one():
 def test_a_chapter_is_recorded_with_a_real_python(tmp_path):
     code = "import kit\n\ndef count():\n    while True:\n        yield 1\n\n"
     cell = nbformat.v4.new_code_cell(f"{code}kit.measure(count)")
-    notebook = nbformat.v4.new_notebook(cells=[cell])
-    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata=PYTHON)
     nbformat.write(notebook, tmp_path / "00_short.ipynb")
     asked = ["--smoke", "--bundle", "-", "out", "00_short.ipynb"]
     environment = os.environ | {"PYTHON": sys.executable, "TMPDIR": str(tmp_path)}

@@ -2,15 +2,14 @@
 
 import linecache
 import runpy
-from pathlib import Path
 
 import nbformat
 import pytest
+from project import TUTORIALS
 
 from kit import teaching
 from kit.teaching import check
 
-TUTORIALS = Path(__file__).resolve().parents[2] / "tutorials"
 SOLUTIONS = sorted((TUTORIALS / "solutions").glob("*.ipynb"))
 
 

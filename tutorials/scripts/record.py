@@ -13,6 +13,7 @@ import asyncio
 import datetime
 import math
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -178,7 +179,18 @@ class Recorder:
             into.mkdir(parents=True, exist_ok=True)
             target = into / (f"{path.stem}_cut.ipynb" if is_cut else path.name)
             tell(f"  {target}")
+        name_cells(notebook)
         write_notebook(notebook, target)
+
+
+def name_cells(notebook: Any) -> None:
+    """Say "a cell" where a warning names the file that a cell is in the meantime."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if "text" in output:
+                output.text = re.sub(
+                    r"[\w/]*ipykernel_\d+/\d+\.py", "a cell", output.text
+                )
 
 
 def keeps_trials(path: Path) -> bool:

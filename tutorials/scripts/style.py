@@ -151,8 +151,9 @@ def parse(cell: nbformat.NotebookNode) -> list[ast.stmt]:
 def opening(chapter: Chapter) -> Iterator[str]:
     """Ask for a title, one question, what to find out and need, the neighbours."""
     text = chapter.opening
-    if not re.match(r"# \S", text) or len(re.findall(r"^# ", text, re.M)) != 1:
-        yield "it does not begin with one title"
+    title = rf"# {chapter.number} · \S"
+    if not re.match(title, text) or len(re.findall(r"^# ", text, re.M)) != 1:
+        yield "it does not begin with one title and its number"
     if not any("this_machine()" in cell.source for cell in chapter.code[:4]):
         yield "no this_machine() near the top"
     head, _, rest = re.sub("you will find out", "\0", text, flags=re.I).partition("\0")
