@@ -6,8 +6,11 @@ import os
 import threading
 
 import psutil
+import torch
 import torch.distributed as dist
 from helpers import wait_until
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 #: Rank 1 does something while rank 0 waits for it. The lines are 3, 4 and 5 of a cell.
 ONE = "if dist.get_rank() == 1:\n    {}\ndist.barrier()"
@@ -41,6 +44,19 @@ def define(body, number=3):
     names = {"__name__": "__main__", "dist": dist}
     exec(compile(source, name, "exec"), names)
     return names["work"]
+
+
+def train_in_parallel(*, width=512, batch_size=8):
+    """Train with DDP, where gradients are much and computing is little."""
+    layers = [nn.Linear(width, width) for _ in range(6)]
+    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while True:
+        loss = model(torch.randn(batch_size, width)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield batch_size
 
 
 def footprint():

@@ -7,6 +7,7 @@ a verdict is right, over many more loops, is judged by `make bench`.
 import pytest
 import slow_loops
 import torch
+from rank_faults import train_in_parallel
 from torch import nn
 
 import kit
@@ -54,7 +55,7 @@ PLANTED = {
 
 
 def test_every_verdict_that_needs_one_process_without_a_gpu_is_planted():
-    # The others: `test_diagnosis.py`, and `processes/test_ranks.py` in earnest.
+    # The others: `test_diagnosis.py`, and the last one below in earnest.
     assert {*CAUSES} - {*PLANTED} == {"transfer", "sync", "communication"}
     assert {*slow_loops.LOOPS.values()} <= {*PLANTED.values()}
 
@@ -69,3 +70,12 @@ def test_no_planted_loop_gets_a_wrong_verdict(cause, seconds, capsys):
         print(f"\n{cause}: {found.verdict} {found.reason}")
     known = {cause} if seconds == MORE_SECONDS else {cause, None}
     assert found.verdict in known, found
+
+
+@pytest.mark.nightly
+def test_an_exchange_between_ranks_is_found_to_take_the_time():
+    with kit.start_ranks(2) as ranks:
+        found = kit.diagnose(train_in_parallel, on=ranks, seconds=20.0)
+        assert found.verdict == "communication", found
+        verified = found.verify(train_in_parallel, seconds=2.0)
+    assert verified.trials[0].knobs["ranks"] == found.profile.processes == 2

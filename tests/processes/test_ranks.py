@@ -17,10 +17,16 @@ import torch
 import torch.distributed as dist
 from front_end import Kernel
 from helpers import OLDER_CHILDREN, children, refused, wait_until
-from rank_faults import CULPRITS, DISAGREEMENTS, ONE, define, footprint
+from rank_faults import (
+    CULPRITS,
+    DISAGREEMENTS,
+    ONE,
+    define,
+    footprint,
+    train_in_parallel,
+)
 from rank_faults import wait_for_no_more_than as wait_for_traces
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 import kit
 from kit.experiment import ExperimentError, resolve
@@ -222,19 +228,6 @@ def test_whole_runs_have_equal_seeds_and_leave_what_the_reader_had(ranks, capsys
     assert sorted(told) == ["[0] set-up", "[1] set-up", "[1] set-up"], "first starts"
 
 
-def train_in_parallel(*, width=512, batch_size=8):
-    """Train with DDP, where gradients are much and computing is little."""
-    layers = [nn.Linear(width, width) for _ in range(6)]
-    model = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while True:
-        loss = model(torch.randn(batch_size, width)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield batch_size
-
-
 def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, smoke, tmp_path):
     figure = kit.timeline(train_in_parallel, on=ranks, steps=2)
     for rank in range(2):
@@ -243,14 +236,6 @@ def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, smoke, tmp_pa
     events = json.loads(figure.save_trace(tmp_path / "trace.json").read_bytes())
     exchanged = [e for e in events["traceEvents"] if e.get("name") == "gloo:all_reduce"]
     assert {event["pid"] for event in exchanged} == {*ranks.run(os.getpid)}
-
-
-@pytest.mark.nightly
-def test_a_diagnosis_on_ranks_finds_that_the_exchange_takes_the_time(ranks):
-    found = kit.diagnose(train_in_parallel, on=ranks, seconds=10.0)
-    assert found.verdict == "communication", found
-    verified = found.verify(train_in_parallel, seconds=2.0)
-    assert verified.trials[0].knobs["ranks"] == found.profile.processes == 2
 
 
 @pytest.mark.parametrize("hangs", [False, True])
