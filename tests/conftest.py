@@ -36,7 +36,7 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 #: What PyTorch and others import when it is first used: no test shall pay for all.
-LATE = ("torch._dynamo", "scipy.stats", "matplotlib.figure")
+LATE = ("torch._dynamo", "scipy.stats", "matplotlib.figure", "ipywidgets")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs so: interrupts could not be tested.

@@ -342,12 +342,16 @@ def folder(tmp_path, monkeypatch, smoke):
     return tmp_path
 
 
-def test_the_scripts_of_the_front_page_work(folder, capsys):
-    _, diagnosing = BLOCKS  # there are no others, which nobody would try
-    found = runpy.run_path("first.py", run_name="__main__")
+def test_the_script_of_the_front_page_works(folder, capsys):
+    runpy.run_path("first.py", run_name="__main__")
     said = capsys.readouterr().out
     for words in ("train · batch_size=64", "items per second", "batch_size=256"):
         assert words in said
+
+
+def test_the_diagnosis_of_the_front_page_works(folder):
+    _, diagnosing = BLOCKS  # there are no others, which nobody would try
+    found = runpy.run_path("first.py")
     found["repaired"] = found["train"]
     exec(compile(diagnosing, "README.md", "exec"), found)
     assert found["diagnosis"].call == "train(batch_size=64)"

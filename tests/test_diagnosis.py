@@ -52,7 +52,7 @@ def warm():
     """Profile and draw once, before the processor time of a test is counted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KIT_SMOKE", "1")
-        diagnosed().plot()
+        diagnosed().plot(), report()
 
 
 #: As PyTorch and the kit write them into a trace; others are operations.
