@@ -390,7 +390,9 @@ def untouched():
 def test_the_reader_finds_everything_as_it_was_however_it_ends(where, error):
     late, model = "counterfactual" in where, mlp()
     optimizer = torch.optim.AdamW(model.parameters())
-    loader = DataLoader(TensorDataset(torch.randn(64, 16)))
+    slow = functools.partial(time.sleep, 0.002)  # so input is suspected on any machine
+    data = TensorDataset(torch.randn(64, 16))
+    loader = DataLoader(data, collate_fn=lambda rows: slow() or rows[0])
     model(torch.randn(4, 16)).sum().backward()
     optimizer.step()
 
