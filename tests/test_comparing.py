@@ -18,8 +18,7 @@ import torch
 from helpers import OTHER_THREADS, forked, reader_state, wait_until
 
 import kit
-from kit import progress as progress_room
-from kit import system
+from kit import progress as progress_room, system
 from kit.progress import Progress, Stopped, take_turn
 from kit.ratio import QUANTITIES
 from kit.trial import JOURNAL

@@ -10,8 +10,7 @@ import numpy
 import pytest
 import torch
 from helpers import SETTINGS, read_depth, reader_state, reset_state
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from torch import nn
 
 import kit

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from trials import make_machine, make_trial
 
 import kit

@@ -9,8 +9,7 @@ import nbformat
 import pytest
 import torch
 from helpers import wait_until
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from project import TUTORIALS
 
 import kit

@@ -24,8 +24,8 @@ from rank_faults import (
     define,
     footprint,
     train_in_parallel,
+    wait_for_no_more_than as wait_for_traces,
 )
-from rank_faults import wait_for_no_more_than as wait_for_traces
 from torch import nn
 
 import kit
