@@ -3,10 +3,8 @@
 import functools
 import json
 
-import nbformat
 import pytest
 import slices
-from pages import write_notebook
 from project import TUTORIALS
 
 #: Chapter and claim; what stands there → what would change what was measured.
@@ -105,11 +103,3 @@ def test_a_claim_may_be_opened_without_measuring_again():
     assert slices.fingerprint("kit.claim('So.', both.ratio, open=True)") == plain
     assert slices.fingerprint("kit.claim('So.', both.ratio, expect='same')") != plain
     assert slices.fingerprint("open('So.', both.ratio, open=True)") != plain
-
-
-def test_a_stored_notebook_says_what_its_outputs_were_made_by(tmp_path):
-    cell = nbformat.v4.new_code_cell("x = 1  # one")
-    book = nbformat.v4.new_notebook(cells=[cell], metadata={"kit": {"sources": []}})
-    write_notebook(book, tmp_path / "a.ipynb")
-    kept = nbformat.read(tmp_path / "a.ipynb", as_version=4).metadata.kit
-    assert kept.made_by == {cell.id: slices.fingerprint("x=1")}
