@@ -1,5 +1,6 @@
 """Every chapter keeps the rules of tutorials/scripts/style.py, and each bites."""
 
+import itertools
 import json
 import re
 
@@ -11,7 +12,6 @@ from project import (
     APPENDICES,
     CHAPTERS,
     TUTORIALS,
-    every_appendix,
     every_chapter,
 )
 from style import Chapter, cells, file, images, opening, outputs, parts, prose, terms
@@ -27,15 +27,13 @@ GPU_DEBTS = {
 }
 
 
-@pytest.mark.parametrize("rule", style.RULES, ids=lambda rule: rule.__name__)
-@every_chapter
+RULED = [*itertools.product(CHAPTERS, style.RULES)]
+RULED += itertools.product(APPENDICES, style.APPENDIX)
+IDS = [f"{path.stem}-{rule.__name__}" for path, rule in RULED]
+
+
+@pytest.mark.parametrize(("path", "rule"), RULED, ids=IDS)
 def test_a_chapter_keeps_the_rules(path, rule):
-    assert list(rule(Chapter(path))) == []
-
-
-@pytest.mark.parametrize("rule", style.APPENDIX, ids=lambda rule: rule.__name__)
-@every_appendix
-def test_an_appendix_keeps_the_rules(path, rule):
     assert list(rule(Chapter(path))) == []
 
 
