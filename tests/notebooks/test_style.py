@@ -8,12 +8,7 @@ import nbformat
 import pages
 import pytest
 import style
-from project import (
-    APPENDICES,
-    CHAPTERS,
-    TUTORIALS,
-    every_chapter,
-)
+from project import APPENDICES, CHAPTERS, TUTORIALS, every_chapter
 from style import Chapter, cells, file, images, opening, outputs, parts, prose, terms
 
 import kit
