@@ -17,6 +17,7 @@ DECIDING = [
     "02 Counting together: batch_size=64, shuffle=True → batch_size=8, shuffle=True",
     "02 Recording slows it: KINETO_LOG_LEVEL=99 → KINETO_LOG_LEVEL=0",
     '04 Two workers gain: "] for n in (2, 4) → "] for n in (4, 2)',
+    "07 Checkpointing is slower: use_reentrant=False → use_reentrant=True",
     "04 Four workers gain at least 2.5: short else [0, 2, 4] → short else [0, 1, 4]",
     '07 Accumulation saves: of="peak_memory_bytes", seconds=50 → seconds=50',
     "07 Packing trains: draw_texts(44) → draw_texts(16)",
