@@ -13,6 +13,7 @@ import nbformat
 import pytest
 import record as recorder
 from pages import format_table
+from slices import fingerprint
 from trials import make_machine, rate_trial, run_trial
 
 from kit import diagnosis, recording
@@ -304,7 +305,9 @@ def test_a_recorded_chapter_is_static_and_replaces_it(quiet, capsys, monkeypatch
     wanted |= {"expect": "faster", "comparison": 0, "label": "n=2"}
     assert wanted.items() <= row.items() and row["slice"]
     assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
-    _, *cells = nbformat.read(chapter, as_version=4).cells
+    book = nbformat.read(chapter, as_version=4)
+    _, *cells = book.cells
+    assert book.metadata.kit.made_by == {c.id: fingerprint(c.source) for c in cells}
     assert [cell.source for cell in cells] == [MEASURE, CLAIM], "and no machinery"
     assert [[x.data for x in c.outputs] for c in cells] == [[SHOWN[0]["data"]]] * 2
     environment = Kernel.environments[-1]

@@ -20,8 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers import FakeClock, children, reader_state, refused, wait_until
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from torch import nn
 from torch.autograd.profiler import record_function
 from torch.nn.parallel import DistributedDataParallel

@@ -8,8 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from trials import metric_trial, noisy, rate_trial, run_trial, start_trial
 
 from kit.comparison import Comparison
