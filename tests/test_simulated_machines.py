@@ -70,8 +70,8 @@ def judge_many(count, truth, noise, pairs=5, rounds=3):
     """Return the ratios of so many comparisons of one kind."""
     random = np.random.default_rng([count, pairs, rounds, round(1000 * truth)])
     drawn = (draw_seconds(random, truth, noise, pairs, rounds) for _ in range(count))
-    pairs = ([rate_trial(each, machine=PLACE) for each in seconds] for seconds in drawn)
-    return [compare_trials(*pair) for pair in pairs]
+    trials = ([rate_trial(each, machine=PLACE) for each in pair] for pair in drawn)
+    return [compare_trials(*pair) for pair in trials]
 
 
 def assert_share(found, least=0.0, most=1.0):
