@@ -48,6 +48,8 @@ def loaded():
     """Load what is loaded late, before the processor time of a test is counted."""
     for name in LATE:
         importlib.import_module(name)
+    # Threads that wait for each other burn time where others use the cores.
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -266,14 +266,18 @@ def test_run_all_shows_what_it_has_so_far_then_the_ratio_and_the_runs_before(sho
 
 def test_what_others_recorded_of_these_choices_stands_beside_ours(show, tmp_path):
     folder = tmp_path / "recordings"
+    ours = [kit.measure(nap, seconds=0.05, pause=pause) for pause in (2, 8, 1)]
     elsewhere = {"machine": make_machine("big-gpu"), "started": "2025-03-04T10:00:00"}
-    trials = [kit.measure(nap, seconds=0.05, pause=pause) for pause in (2, 8)]
-    trials = [dataclasses.replace(trial, **elsewhere) for trial in trials]
-    kit.save(trials, folder / "04_loading__big-gpu__2025-03-04.json")
+    good, other, _ = (dataclasses.replace(trial, **elsewhere) for trial in ours)
+    good = dataclasses.replace(good, knobs={"pause": 2, "later": 1})
+    early = dataclasses.replace(other, knobs={"pause": 2}, started="2025-01-02")
+    kit.save([good, other, *ours], folder / "04_loading__big-gpu__2025-03-04.json")
+    kit.save([early], folder / "07_memory__big-gpu__2025-01-02.json")
     (folder / "04_loading__torn__2025-03-04.json").write_text("{")
     for pauses in ([1, 2], [1, 2, 4]):
         shown = show(nap, pause=pauses)
         assert shown.alt.count("big-gpu, 2025-03-04: ") == 1 and "500" in shown.alt
+        assert "125" not in shown.alt and "1,000" not in shown.alt
         assert shown.panel.trials == [], "what others measured is not among ours"
 
     def train(*, pause=1):
