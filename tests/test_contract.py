@@ -379,7 +379,7 @@ def test_binder_builds_what_the_project_asks_for():
     lines = read("binder/requirements.txt").splitlines()
     assert "--extra-index-url https://download.pytorch.org/whl/cpu" in lines
     pins = requirements(re.findall(r"^[a-z][^\s#]*", "\n".join(lines), re.M))
-    needed = requirements([*PROJECT["dependencies"], *EXTRAS["hub"]])
+    needed = requirements([*PROJECT["dependencies"], *EXTRAS["hub"], *EXTRAS["rl"]])
     assert set(pins) == set(needed)
     for name, pin in pins.items():
         (exact,) = pin.specifier
