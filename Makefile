@@ -111,5 +111,5 @@ ifeq ($(TORCH),cpu)
 	$(BIN)/python -m pip install torch torchvision \
 	  --index-url https://download.pytorch.org/whl/cpu
 endif
-	$(BIN)/python -m pip install --editable '.[test,store]'
+	$(BIN)/python -m pip install --editable '.[test,store,rl]'
 	@touch $@

@@ -373,7 +373,7 @@ def test_binder_builds_what_the_project_asks_for():
     lines = read("binder/requirements.txt").splitlines()
     assert "--extra-index-url https://download.pytorch.org/whl/cpu" in lines
     pins = requirements(re.findall(r"^[a-z][^\s#]*", "\n".join(lines), re.M))
-    extras = [*EXTRAS["hub"], *EXTRAS["store"]]
+    extras = [*EXTRAS["hub"], *EXTRAS["store"], *EXTRAS["rl"]]
     needed = requirements([*PROJECT["dependencies"], *extras])
     assert set(pins) == set(needed)
     for name, pin in pins.items():
