@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from kit.figures import Span, draw_timeline
 
 Plan = Sequence[Sequence[str]]
-_PHASES = {"F": "forward", "B": "backward", "I": "backward", "W": "optimizer"}
+_PHASES = {"F": "forward", "B": "backward", "I": "backward", "W": ""}
 _RECEIVED = 128  # bytes into Linux's struct tcp_info: tcpi_bytes_received
 
 
@@ -77,15 +77,15 @@ def find_bubble(lanes: Sequence[Sequence[Span]]) -> float:
 def draw_plans(plans: Mapping[str, Plan]) -> Figure:
     """Draw named plans above each other, and say in the title what each leaves idle.
 
-    A rank's way forward takes 20 ms for each micro-batch and its way back 40 ms, half
-    of that for the input. They are divided among the rank's stages.
+    A rank's ways forward take 80 ms for the whole batch and its ways back 160 ms, half
+    of that for the input. They are divided among micro-batches and the rank's stages.
     """
     lanes, idle = {}, []
     for name, plan in plans.items():
-        stages = {action[0] for order in plan for action in order}
-        turn = 0.02 * len(plan) / len(stages)
+        actions = {action for order in plan for action in order if action[1] == "F"}
+        turn = 0.08 * len(plan) / len(actions)
         found = simulate(plan, {"F": turn, "B": 2 * turn, "I": turn, "W": turn})
-        idle.append(f"{name} {find_bubble(found):.0%}")
+        idle.append(f"{name} {100 * find_bubble(found):.0f} %")
         lanes |= {f"{name}, rank {rank}": lane for rank, lane in enumerate(found)}
     return draw_timeline(lanes, title=f"Planned bubble: {', '.join(idle)}")
 
@@ -108,8 +108,8 @@ def draw_run(plan: Plan, runs: Sequence[Sequence[Any]]) -> Figure:
     planned = simulate(plan, means)
     lanes = {f"planned, rank {rank}": lane for rank, lane in enumerate(planned)}
     lanes |= {f"run, rank {rank}": lane for rank, lane in enumerate(done)}
-    said = f"Bubble: planned {find_bubble(planned):.0%}, in the run"
-    return draw_timeline(lanes, title=f"{said} {find_bubble(done):.0%}")
+    said = f"Bubble: planned {100 * find_bubble(planned):.0f} %, in the run"
+    return draw_timeline(lanes, title=f"{said} {100 * find_bubble(done):.0f} %")
 
 
 def count_received() -> int:
