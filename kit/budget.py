@@ -129,9 +129,8 @@ class Budget:
         if seen["throttled"] > _THROTTLED:
             for variant in self.variants:
                 variant.block_seconds = _BLOCK_SECONDS_UNDER_QUOTA
-        baseline, *challengers = self.variants
-        chosen = [c for c in challengers if not (smoke() and c.is_inner)]
-        sides = [Side((baseline, challenger)) for challenger in chosen]
+        baseline, *others = self.variants
+        sides = [Side((baseline, c)) for c in others if not (smoke() and c.is_inner)]
         for side in sides:
             blocks = 2 * self.plan_rounds(side)
             costs = [v.start_seconds + blocks * v.block_cost for v in side.pair]
@@ -165,6 +164,5 @@ class Budget:
         trials = [make_trial(variant, whole_runs=False) for variant in side.pair]
         confidence = hold_together(len(self.variants) - 1)
         side.ratio = compare_trials(*trials, confidence=confidence)
-        label, value = side.pair[1].label, side.ratio.value
-        self.progress.so_far = f"{label}: {value:.3g} × so far"
+        self.progress.so_far = f"{side.pair[1].label}: {side.ratio.value:.3g} × so far"
         self.progress.expect((clock.CLOCK.wall() - self._paired) / self._expected)

@@ -77,8 +77,7 @@ def check_arguments(seconds: float | None, repeats: int) -> None:
 
 
 def _is_positive(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 < value < math.inf
+    return isinstance(value, int | float) and value is not True and 0 < value < math.inf
 
 
 def check_places(on: Any) -> list[Place | None]:

@@ -98,8 +98,7 @@ class Experiment:
 
     def start(self, knobs: Mapping[str, object]) -> Generator[Any, None, None]:
         """Call the function and return its generator, not yet started."""
-        settable = {k: v for k, v in knobs.items() if k not in self.fixed}
-        generator = self.function(**settable)
+        generator = self.function(**{k: knobs[k] for k in knobs if k not in self.fixed})
         is_one = isinstance(generator, Generator)
         if not is_one or inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
             raise ExperimentError(

@@ -340,6 +340,7 @@ class Life:
     def pause_to_look(self) -> None:
         """Find out whether it rests: nothing of the process computes in a pause."""
         self.variant.settings = state.capture()
+        self.rests &= bool(self._outside and self._outside.can_be_found_again())
         if not smoke() and self.rests:
             self.progress.hushed = True
             self.rests = clock.compute_in_pause(_PAUSE_SECONDS) < _MOST_IN_PAUSE

@@ -210,8 +210,7 @@ def compare_watched(
                     next(loops[side]), next(loops[side])
                     budget.finish_pair(side, clock.CLOCK.wall() - begun)
                 progress.report(lambda: _make_trials(variants))
-    whole = request.seconds is None
-    trials = [make_trial(variant, whole_runs=whole) for variant in variants]
+    trials = [make_trial(v, whole_runs=request.seconds is None) for v in variants]
     labels = [variant.label for variant in variants]
     made = Comparison(trials, labels, request.of, request.within, request.title)
     if request.is_kept:

@@ -201,17 +201,14 @@ def _conclude(
     for found in (doubt, *(find_doubt(trial, of) for trial in trials)):
         if found:
             verdict, reason = "cannot tell", found
-    return Ratio(*map(math.exp, estimate), verdict, reason or note)
+    return Ratio(*map(stats.exp, estimate), verdict, reason or note)
 
 
 def _judge(estimate: Estimate, of: str) -> tuple[str, str]:
     """Return the verdict on a ratio's interval, and why there is none."""
-    low, high = math.exp(estimate.low), math.exp(estimate.high)
+    low, high = stats.exp(estimate.low), stats.exp(estimate.high)
     if math.isnan(low):
-        return (
-            "cannot tell",
-            "one pair has no interval; ask for more seconds or repeats",
-        )
+        return "cannot tell", "one pair has no interval; give more seconds or repeats"
     words = {} if of == SPEED else {"above": "more", "below": "less"}
     verdict = stats.judge_ratio(low, high, **words)
     if verdict != "cannot tell":
@@ -222,7 +219,7 @@ def _judge(estimate: Estimate, of: str) -> tuple[str, str]:
             "(seconds=…) if that matters"
         )
     # An interval shrinks with the square root of time.
-    width = math.log(high / low) / (2 * math.log(stats.SAME))
+    width = (estimate.high - estimate.low) / (2 * math.log(stats.SAME))
     longer = max(2, math.ceil(width**2))
     advice = "quiet the machine, or look for what changes from step to step"
     if longer <= 50:

@@ -216,6 +216,15 @@ class Outside:
         sizes = [draw(1, _LARGEST_SHIFT) for _ in range(_SHIFTS)]
         self._shifts = [torch.ones(n, dtype=torch.uint8, device="cpu") for n in sizes]
 
+    def can_be_found_again(self) -> bool:
+        """Return whether another start would find the settings that were there before.
+
+        What an open `with` holds, such as inference mode, ends with it only.
+        """
+        with kept():
+            restore(self.settings)
+            return capture() == self.settings
+
     def find_children(self) -> dict[int, str]:
         """Return the names of child processes that this thread has started since."""
         new = system.find_children(self._besides) - self._children

@@ -40,6 +40,15 @@ def student_interval(values: Sequence[float], confidence: float = 0.95) -> Estim
     return Estimate(mean, mean - half, mean + half)
 
 
+def exp(log: float) -> float:
+    """Return the exponential: of two values, an interval may be wider than floats.
+
+    >>> exp(1e9) > exp(-1e9) > 0
+    True
+    """
+    return math.exp(min(max(log, -700.0), 700.0))
+
+
 def rate_interval(
     items: Sequence[float], seconds: Sequence[float], groups: int = 8
 ) -> Estimate:

@@ -134,7 +134,7 @@ class Trial:
             items, seconds = [b.items for b in blocks], [b.seconds for b in blocks]
             return stats.rate_interval(items, seconds)[1:]
         _, low, high = self._over_lives("items")
-        return math.exp(low), math.exp(high)
+        return stats.exp(low), stats.exp(high)
 
     @property
     def step_quantiles(self) -> dict[int, float] | None:

@@ -36,7 +36,7 @@ settings.register_profile(
 )
 settings.load_profile("ci")
 #: What PyTorch and others import when it is first used: no test shall pay for all.
-LATE = ("torch._dynamo", "scipy.stats", "matplotlib.figure")
+LATE = ("torch._dynamo", "scipy.stats", "matplotlib.figure", "ipywidgets")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs so: interrupts could not be tested.
@@ -48,6 +48,8 @@ def loaded():
     """Load what is loaded late, before the processor time of a test is counted."""
     for name in LATE:
         importlib.import_module(name)
+    # Threads that wait for each other burn time where others use the cores.
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -203,16 +203,11 @@ def change_everything():
     random.random(), numpy.random.rand(), torch.rand(1, device="cpu")
 
 
-def reset_settings():
-    """Set what is not as it usually is."""
+def reset_state():
+    """Set what `reader_state` looks at, so that no test depends on another."""
     for put, read, usual, _ in SETTINGS.values():
         if read() != usual:
             put(usual)
-
-
-def reset_state():
-    """Set what `reader_state` looks at, so that no test depends on another."""
-    reset_settings()
     while read_depth() > 0:
         torch.autocast_decrement_nesting()
 

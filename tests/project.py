@@ -10,7 +10,6 @@ TUTORIALS = ROOT / "tutorials"
 CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
 APPENDICES = sorted((TUTORIALS / "more").glob("*.ipynb"))
 every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
-every_appendix = pytest.mark.parametrize("path", APPENDICES, ids=lambda path: path.stem)
 #: What a notebook says of its kernel.
 PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 FOLDERS = (".ci", "binder", "images", "kit", "tests", "tutorials")

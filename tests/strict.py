@@ -10,8 +10,6 @@ import pytest
 #: property with as many examples as in `make test`.
 LIMITS = {"a test": 1.0, "a property": 3.0}
 EXAMPLES = 30
-#: By day only what takes twice as long is red: a timing is judged in `make test-all`.
-BY_DAY = 2.0
 #: Seconds that `find_slowness` works where nothing else runs.
 USUAL = 0.009
 #: What is real takes its time.
@@ -55,8 +53,7 @@ def forbid_slowness(item, report):
     if report.when != "call" or not report.passed or is_free or spent <= limit:
         return report
     spent /= find_slowness()
-    is_day = item.config.getoption("markexpr") == "not nightly"
-    if spent > limit * (BY_DAY if is_day else 1.0):
+    if spent > limit:
         report.outcome = "failed"
         report.longrepr = (
             f"{kind} may take {limit:g} s of processor time; this took {spent:.2f}: "

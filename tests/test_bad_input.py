@@ -9,8 +9,7 @@ import numpy
 import pytest
 import torch
 from helpers import refused
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 import kit
 

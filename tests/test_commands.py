@@ -12,6 +12,8 @@ import claims
 import nbformat
 import pytest
 import record as recorder
+from pages import format_table
+from slices import fingerprint
 from trials import make_machine, rate_trial, run_trial
 
 from kit import diagnosis, recording
@@ -207,6 +209,7 @@ def test_a_page_of_claims_is_the_recordings_or_is_told_and_written(tmp_path, cap
     before, *table, after = page.read_text("utf-8").splitlines()
     assert (before, after) == ("Before.", "After.") and out.strip() in "\n".join(table)
     assert re.search(rf"{CPU} \| {GPU} \|\n.*\n.*✓ 2 ×.*✓ 4 ×", out)
+    assert r"| a\|b |" in format_table(["a|b"], []), "a sentence is no more than a cell"
 
 
 SPOILT = {"cut": "cannot be read", "renamed": f"was made on {CPU}"}
@@ -302,7 +305,9 @@ def test_a_recorded_chapter_is_static_and_replaces_it(quiet, capsys, monkeypatch
     wanted |= {"expect": "faster", "comparison": 0, "label": "n=2"}
     assert wanted.items() <= row.items() and row["slice"]
     assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
-    _, *cells = nbformat.read(chapter, as_version=4).cells
+    book = nbformat.read(chapter, as_version=4)
+    _, *cells = book.cells
+    assert book.metadata.kit.made_by == {c.id: fingerprint(c.source) for c in cells}
     assert [cell.source for cell in cells] == [MEASURE, CLAIM], "and no machinery"
     assert [[x.data for x in c.outputs] for c in cells] == [[SHOWN[0]["data"]]] * 2
     environment = Kernel.environments[-1]
@@ -317,6 +322,26 @@ def test_a_cut_chapter_replaces_none_and_is_not_whole(quiet, capsys, monkeypatch
     cut, made = sorted(Path("there").iterdir(), key=lambda path: path.suffix)
     assert cut.name == f"{CHAPTER}_cut.ipynb" and recording.load(made)
     assert not nbformat.read(cut, as_version=4).cells[-1].outputs, "it did not run"
+
+
+def test_a_full_disk_costs_no_earlier_recording_and_no_chapter(quiet, monkeypatch):
+    def fail(*_):
+        raise OSError("the disk is full")
+
+    made, before = record(quiet.chapter.parent, year=2025), quiet.chapter.read_bytes()
+    for owner, name in ((recorder, "write"), (Path, "replace")):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+            patch.setattr(owner, name, fail)
+            recorder.main([str(quiet.chapter)])
+        assert made.is_file() or owner is Path, "the new one was whole"
+        assert quiet.chapter.read_bytes() == before
+
+
+def test_what_solutions_measure_is_not_kept_as_the_chapters(quiet, capsys):
+    path = write_chapter(quiet.chapter.parent / "solutions", MEASURE, CLAIM)
+    assert run(capsys, recorder.main, path)[0] == 0
+    assert nbformat.read(path, as_version=4).cells[-1].outputs
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 TRIES = [("--dry-run", 0, f"✓ {SENTENCE}", 0), ("--into there", 0, f"✓ {SENTENCE}", 2)]

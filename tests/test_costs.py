@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import nn
 from torch.autograd.profiler import profile
 from torch.distributed.distributed_c10d import AllgatherOptions

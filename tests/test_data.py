@@ -15,7 +15,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from helpers import forked, reader_state, wait_until
+from helpers import forked, reader_state
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
@@ -124,16 +124,6 @@ def test_a_failure_leaves_nothing_and_a_whole_set_stays(ask, cache, monkeypatch,
         monkeypatch.setattr(module, "VERSION", "another")
     with pytest.raises(error):  # other pictures are drawn
         ask()
-
-
-def test_what_a_killed_process_leaves_is_not_taken_for_whole(cache, monkeypatch):
-    draw_with(monkeypatch, lambda _: time.sleep(0.01))
-    drawing = forked(data.photos, 40)
-    wait_until(lambda: [*cache.rglob("*.jpg")])
-    drawing.kill()
-    drawing.join(10)
-    draw_with(monkeypatch, lambda _: None)
-    assert len(data.PhotoDataset(data.photos(40))) == 40
 
 
 @either

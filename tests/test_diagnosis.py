@@ -20,8 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers import FakeClock, children, reader_state, refused, wait_until
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from torch import nn
 from torch.autograd.profiler import record_function
 from torch.nn.parallel import DistributedDataParallel
@@ -52,7 +51,7 @@ def warm():
     """Profile and draw once, before the processor time of a test is counted."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KIT_SMOKE", "1")
-        diagnosed().plot()
+        diagnosed().plot(), report()
 
 
 #: As PyTorch and the kit write them into a trace; others are operations.
@@ -390,7 +389,9 @@ def untouched():
 def test_the_reader_finds_everything_as_it_was_however_it_ends(where, error):
     late, model = "counterfactual" in where, mlp()
     optimizer = torch.optim.AdamW(model.parameters())
-    loader = DataLoader(TensorDataset(torch.randn(64, 16)))
+    slow = functools.partial(time.sleep, 0.002)  # so input is suspected on any machine
+    data = TensorDataset(torch.randn(64, 16))
+    loader = DataLoader(data, collate_fn=lambda rows: slow() or rows[0])
     model(torch.randn(4, 16)).sum().backward()
     optimizer.step()
 

@@ -14,8 +14,7 @@ from functools import partial
 import matplotlib
 import numpy
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from IPython.core.formatters import DisplayFormatter
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.container import ErrorbarContainer

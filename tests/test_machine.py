@@ -15,8 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kit
 from kit import system

@@ -13,8 +13,7 @@ import pytest
 import scipy.stats
 import torch
 from helpers import FakeClock, LazyTensor
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import kit
 from kit.clock import Ticks

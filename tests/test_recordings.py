@@ -11,16 +11,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from trials import make_machine, make_trial
 
 import kit
 from kit import recording
-from kit.experiment import resolve
 from kit.life import COLD, Block, Life
 from kit.recording import RecordingError
-from kit.variant import Variant
 
 GOLDEN = (Path(__file__).parent / "recordings" / "format_4.json").read_bytes()
 CONTENT = json.loads(GOLDEN)
@@ -204,21 +201,6 @@ def test_the_newest_of_each_machine_is_found_anywhere(tutorials, monkeypatch, pl
     for name in ("count", "", "00_start/"):
         with pytest.raises(RecordingError, match=f"{name!r}.*\n.*00_start_here/train"):
             kit.recorded(name)
-
-
-def test_what_others_recorded_last_of_just_these_knobs_is_found(tutorials):
-    def count(*, n=1):
-        yield n
-
-    variant = Variant(resolve(count), {"n": 2})
-    others = [{"knobs": {}}, {"knobs": {"n": 1}}, {"machine": kit.this_machine()}]
-    for title, started in (("04_a", "2026-05-06"), ("07_b", "2025-01-02")):
-        some = {"title": title, "started": started, "source": variant.source}
-        some["knobs"] = {"n": 2, "later": 1}
-        trials = [make_trial(**some | changed) for changed in ({}, *others)]
-        kit.save(trials, tutorials / "recordings" / f"{title}__x__{started}.json")
-    found = recording.find_recorded([variant])
-    assert [(n, x.title, len(x.knobs)) for n, x in found] == [(0, "04_a", 2)]
 
 
 #: A chapter changes one thing at a time: each version in it is current.

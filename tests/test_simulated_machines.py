@@ -66,16 +66,12 @@ def draw_seconds(random, truth, noise, pairs=5, rounds=3):
     return 0.02 * np.exp(logs)
 
 
-def make_trials(seconds, **changes):
-    """Trials of block seconds, shape (variants, turns, rounds, 2)."""
-    return [rate_trial(each, machine=PLACE, **changes) for each in seconds]
-
-
 def judge_many(count, truth, noise, pairs=5, rounds=3):
     """Return the ratios of so many comparisons of one kind."""
     random = np.random.default_rng([count, pairs, rounds, round(1000 * truth)])
     drawn = (draw_seconds(random, truth, noise, pairs, rounds) for _ in range(count))
-    return [compare_trials(*make_trials(seconds)) for seconds in drawn]
+    trials = ([rate_trial(each, machine=PLACE) for each in pair] for pair in drawn)
+    return [compare_trials(*pair) for pair in trials]
 
 
 def assert_share(found, least=0.0, most=1.0):

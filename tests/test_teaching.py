@@ -4,8 +4,7 @@ import html
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from trials import rate_trial
 
 import kit

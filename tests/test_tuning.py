@@ -14,8 +14,7 @@ from kit.figures import format_number
 from kit.stats import SAME
 from kit.tuning import find_batch_size, tune_loader
 
-QUIET = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-pytestmark = [pytest.mark.usefixtures("tidy"), QUIET]
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 MB = 1_000_000
 WORKERS = [1, 2, 3, 4, 8]

@@ -8,8 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from trials import metric_trial, noisy, rate_trial, run_trial, start_trial
 
 from kit.comparison import Comparison
@@ -206,6 +205,11 @@ CANNOT_TELL = {
     "wide, others": (wide(conditions={"others_cores": 0.9}), {}, ["0.9", "close them"]),
     "wide, guests": (wide(conditions={"stolen": 0.1}), {}, ["guests", "another time"]),
     "wide, quota": (wide(conditions=THROTTLED), {}, ["quota", "use fewer threads"]),
+    "wilder than floats": (
+        [rate_trial([2, 1]), rate_trial([2e-40, 1e40])],
+        {},
+        ["quiet"],
+    ),
     "no memory": (memories(1, 0), MEMORIES, ["zero", "compare experiments that add"]),
     "unknown": ([*starts([1.0] * 6), *memories(1)], MEMORIES, ["nothing", "again"]),
     "never together": ([rate_trial(2.0), rate_trial(1.0, first=20)], {}, ["more"]),

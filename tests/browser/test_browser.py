@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import urllib.request
+from pathlib import Path
 
 import nbformat
 import psutil
@@ -20,24 +21,7 @@ from project import PYTHON
 
 #: Widget messages on a thread of their own, beside the cells, and after them.
 BESIDE, AFTER = "perCommTarget", "disabled"
-BOOK = "window.jupyterapp.shell.currentWidget"
-READY = f"""() => {BOOK}?.sessionContext?.session?.kernel?.status === 'idle'
-  && {BOOK}.sessionContext.session.kernel.connectionStatus === 'connected'"""
-HAVE_RUN = """() => [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')]
-  .every(prompt => /\\d/.test(prompt.textContent))"""
-#: Run code as a cell does, to its end; what it has printed.
-RUN = f"""async code => {{
-  const future = {BOOK}.sessionContext.session.kernel.requestExecute({{code}});
-  let said = '';
-  future.onIOPub = message => {{ said += message.content.text || ''; }};
-  await future.done;
-  return said.trim();
-}}"""
-EXECUTE = f"""([command, options]) => {{
-  {BOOK}.content.deselectAll();
-  {BOOK}.content.activeCellIndex = options.cell ?? 0;
-  window.jupyterapp.commands.execute(command, options);
-}}"""
+LOOK = Path(__file__).parent / "look.js"
 
 
 class Lab:
@@ -81,15 +65,16 @@ class Lab:
 
     def open(self, name, *, run=True):
         page = self.browser.new_page()
+        page.add_init_script(path=LOOK)
         page.set_viewport_size({"width": 1280, "height": 1400})
         page.goto(f"{self.url}/lab/workspaces/{name}/tree/{name}.ipynb?reset")
         page.wait_for_selector(".jp-Notebook", timeout=60_000)
         page.evaluate("() => { window.jupyterapp.shell.collapseLeft(); }")
-        page.wait_for_function(READY, timeout=60_000)
+        page.wait_for_function("look.isReady()", timeout=60_000)
         book = Book(self, page)
         if run:
             book.execute("notebook:run-all-cells")
-            page.wait_for_function(HAVE_RUN, timeout=60_000)
+            page.wait_for_function("look.haveRun()", timeout=60_000)
         return book
 
 
@@ -98,10 +83,10 @@ class Book:
         self.lab, self.page = lab, page
 
     def execute(self, command, **options):
-        self.page.evaluate(EXECUTE, [command, options])
+        self.page.evaluate("asked => look.execute(asked)", [command, options])
 
     def run(self, code):
-        return self.page.evaluate(RUN, code)
+        return self.page.evaluate("code => look.run(code)", code)
 
     def panel(self, index):
         return Shown(self.page.locator(".jp-CodeCell").nth(index))
@@ -220,19 +205,12 @@ def test_other_cells_run_meanwhile_and_the_trial_says_so(book):
     assert "disturbed" in shown.history[0][-1]
 
 
-FOCUSED = """() => {
-  const element = document.activeElement, own = element.closest('[class*="kit-"]');
-  const name = own ? own.className.match(/kit-[\\w-]+/)[0] : '';
-  return [name, parseFloat(getComputedStyle(element).outlineWidth)];
-}"""
-
-
 def test_the_keyboard_alone_suffices_and_one_sees_where_it_is(book):
     shown, keyboard, reached = book.panels["keys"], book.page.keyboard, {}
     book.panels["plain"].find("clear").focus()  # the last control before this panel
     while "kit-clear" not in reached:
         keyboard.press("Tab")
-        name, width = book.page.evaluate(FOCUSED)
+        name, width = book.page.evaluate("look.focused()")
         if name not in reached:  # a slider's number takes the focus too
             reached[name] = width
             keyboard.press("ArrowRight" if "knob" in name else "Shift")
@@ -257,7 +235,7 @@ def test_running_its_cell_again_or_clearing_its_output_ends_a_run(book, command)
 
 def test_a_saved_notebook_shows_what_was_measured_to_who_has_not_run_it(book):
     book.run("plain.run(pause=2)")
-    book.page.evaluate(f"() => {BOOK}.context.save()")
+    book.page.evaluate("look.book().context.save()")
     notebook = nbformat.read(book.lab.root / "panels.ipynb", 4)
     notebook.cells = [x for x in notebook.cells if x.source.startswith("plain")]
     assert book.panels["plain"].history[0][2] in str(notebook.cells[0].outputs)
@@ -271,46 +249,6 @@ def test_a_saved_notebook_shows_what_was_measured_to_who_has_not_run_it(book):
     page.close()
 
 
-THEME = """theme => document.body.dataset.jpThemeName === theme
-  && document.getAnimations().every(a => a.playState !== 'running')"""
-#: The texts of panels, each with its contrast to what is behind it.
-CONTRASTS = """() => {
-  const parse = text => {
-    const [r, g, b, alpha = 1] = text.match(/[\\d.]+/g).map(Number);
-    const scale = text.startsWith('color(') ? 1 : 255;
-    return [[r / scale, g / scale, b / scale], alpha];
-  };
-  const light = colour => colour.map(x => ((x + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0.05);
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  const found = [];
-  while (walker.nextNode()) {
-    let e = walker.currentNode.parentElement;
-    const text = walker.currentNode.data.trim(), own = e.closest('.kit-panel');
-    const hidden = !e.checkVisibility({visibilityProperty: true});
-    if (!text || !own || hidden || e.closest('style, :disabled')) continue;
-    const [colour, alpha] = parse(getComputedStyle(e).color);
-    const behind = () => parse(getComputedStyle(e).backgroundColor);
-    while (e.parentElement && behind()[1] < 1) e = e.parentElement;
-    const [below] = behind();
-    const above = colour.map((x, i) => alpha * x + (1 - alpha) * below[i]);
-    const [dark, bright] = [light(above), light(below)].sort((a, b) => a - b);
-    found.push([text, bright / dark]);
-  }
-  return found;
-}"""
-#: What sticks out on the right, and buttons that cut their text.
-OVERFLOW = """() => {
-  const all = [...document.querySelectorAll('.kit-panel, .kit-panel *')];
-  return all.filter(e => {
-    const room = e.parentElement.closest('.kit-panel, .jp-Notebook');
-    const [box, edge] = [e, room].map(x => x.getBoundingClientRect());
-    const cut = e.matches('.kit-panel, button') && e.scrollWidth > e.clientWidth + 1;
-    return box.width && (cut || box.right > edge.right + 1);
-  }).map(e => e.className);
-}"""
-
-
 def test_all_can_be_read_in_both_themes_and_nothing_sticks_out(book):
     shown, failed, running = (book.panels[x] for x in ("keys", "plain", "loads"))
     book.run("keys.run()")
@@ -321,12 +259,12 @@ def test_all_can_be_read_in_both_themes_and_nothing_sticks_out(book):
     running.wait("%")
     for theme in ("JupyterLab Dark", "JupyterLab Light"):
         book.execute("apputils:change-theme", theme=theme)
-        book.page.wait_for_function(THEME, arg=theme)
-        found = book.page.evaluate(CONTRASTS)
+        book.page.wait_for_function("theme => look.hasTheme(theme)", arg=theme)
+        found = book.page.evaluate("look.contrasts()")
         assert len(found) > 50 and not [row for row in found if row[1] < 4.5], theme
     for width in (1600, 900):
         book.page.set_viewport_size({"width": width, "height": 1400})
-        wait_until(lambda: not book.page.evaluate(OVERFLOW), 5)
+        wait_until(lambda: not book.page.evaluate("look.overflow()"), 5)
         controls = [shown.find(name).bounding_box() for name in ("knob-pause", "stop")]
         picture = shown.find("picture").locator("img").bounding_box()
         assert max(box["x"] + box["width"] for box in controls) <= picture["x"]

@@ -1,5 +1,6 @@
 """Code of chapters that readers take with them: a recipe, plans, a race."""
 
+import ast
 import copy
 import itertools
 import threading
@@ -10,16 +11,24 @@ import pipelines
 import pytest
 import torch
 from helpers import wait_until
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from project import TUTORIALS
 
 import kit
 from kit.costs import LINKS
 
 
-def cells_of(name):
-    return nbformat.read(TUTORIALS / name, as_version=4).cells
+def define(name, *cells):
+    """Return what cells of a chapter define, without what they run or measure."""
+    names, kinds = (
+        {"__name__": "__main__"},
+        ast.FunctionDef | ast.Import | ast.ImportFrom,
+    )
+    for cell in nbformat.read(TUTORIALS / name, as_version=4).cells:
+        body = ast.parse(cell.source).body if cell.id in cells else []
+        kept = [x for x in body if isinstance(x, kinds) or cell.id == "message"]
+        exec(compile(ast.Module(kept, []), name, "exec"), names)
+    return names
 
 
 # Chapter 00: a trainer's callback becomes a generator
@@ -27,10 +36,8 @@ def cells_of(name):
 
 @pytest.fixture
 def steps_of(tidy):
-    sources = {cell.id: cell.source for cell in cells_of("00_start_here.ipynb")}
-    names, before = {"torch": torch}, {*threading.enumerate()}
-    exec("import queue, threading\n" + sources["recipe"], names)
-    yield names["steps_of"]
+    before = {*threading.enumerate()}
+    yield define("00_start_here.ipynb", "imports", "recipe")["steps_of"]
     wait_until(lambda: {*threading.enumerate()} <= before, 5)
 
 
@@ -74,22 +81,12 @@ def test_trainer_and_reader_take_turns_on_equal_terms(steps_of):
 # Chapter 13: plans leave the sum, and its simulated network and its formula agree
 
 
-CELLS = {"message", "root", "tree", "ring", "curve", "crossover"}
+CELLS = ["imports", "message", "root", "tree", "ring", "curve", "crossover"]
 
 
 @pytest.fixture(scope="module")
 def chapter():
-    """What the chapter's cells define, without what they run or measure."""
-    names = {"__name__": "__main__"}
-    for cell in cells_of("13_communication.ipynb"):
-        parts = cell.source.split("\n\n\n")
-        if cell.id == "imports":
-            exec(parts[0].partition("torch.set_num_threads")[0], names)
-        if cell.id in CELLS:
-            for part in parts:
-                if part.startswith(("def ", "fields")):
-                    exec(part, names)
-    return names
+    return define("13_communication.ipynb", *CELLS)
 
 
 PLANS = st.sampled_from(["through_root", "tree", "ring"])

@@ -17,33 +17,20 @@ def compiler():
     torch.compile(lambda x: x + 1, backend=lambda graph, _: graph)(torch.ones(2))
 
 
-def exercises_of(path):
-    """Return the exercises that a chapter's notebook checks, in order."""
-    cells = nbformat.read(path, as_version=4).cells
-    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    return list(dict.fromkeys(re.findall(r"\bcheck\(\s*['\"]([^'\"]+)['\"]", code)))
-
-
 @every_chapter
-def test_an_exercise_waits_for_the_reader(path, monkeypatch):
-    monkeypatch.chdir(TUTORIALS)
-    names = exercises_of(path)
-    assert len(names) >= 3
-    for name in names:
-        assert name.startswith(f"{path.name[:2]}/")
-        assert not check(name, None).attempted
-        assert "not attempted" in repr(check(name, None))
-
-
-@every_chapter
-def test_a_plausible_wrong_answer_is_refused_with_a_reason(
+def test_an_exercise_waits_and_refuses_a_plausible_wrong_answer_with_a_reason(
     path, smoke, compiler, monkeypatch
 ):
     monkeypatch.chdir(TUTORIALS)
     number = path.name[:2]
     wrong = runpy.run_path(f"checks/{number}_wrong.py")["WRONG"]
-    assert [f"{number}/{name}" for name in wrong] == exercises_of(path)
+    cells = nbformat.read(path, as_version=4).cells
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    checked = dict.fromkeys(re.findall(r"\bcheck\(\s*['\"]([^'\"]+)['\"]", code))
+    assert [f"{number}/{name}" for name in wrong] == [*checked]
+    assert len(wrong) >= 3
     for name, answers in wrong.items():
+        assert not check(f"{number}/{name}", None).attempted
         assert 2 <= len(answers) <= 3, name
         for answer in answers:
             found = check(f"{number}/{name}", answer)

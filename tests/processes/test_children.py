@@ -24,7 +24,6 @@ from kit.experiment import ExperimentError
 from kit.hints import find_hint
 
 pytestmark = pytest.mark.usefixtures("smoke")
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose")
 
 
 @contextlib.contextmanager
@@ -129,7 +128,7 @@ def test_a_process_that_saves_something_has_time_to_end(tmp_path, needs, interru
     assert file.exists()
 
 
-@linux
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose")
 def test_the_readers_own_processes_go_on_and_the_experiments_own_end_unnamed():
     """Theirs are one from before, and one of another thread: a cell beside a panel."""
     begun, over, theirs, own = threading.Event(), threading.Event(), set(), []

@@ -13,19 +13,11 @@ import ipyparallel
 import IPython
 import psutil
 import pytest
+import rank_faults as faults
 import torch
 import torch.distributed as dist
 from front_end import Kernel
 from helpers import OLDER_CHILDREN, children, refused, wait_until
-from rank_faults import (
-    CULPRITS,
-    DISAGREEMENTS,
-    ONE,
-    define,
-    footprint,
-    train_in_parallel,
-)
-from rank_faults import wait_for_no_more_than as wait_for_traces
 from torch import nn
 
 import kit
@@ -51,10 +43,10 @@ def ranks():
 def no_traces(ranks):
     """After a failure nothing is left over, and the ranks can be used."""
     ranks.run(dist.get_rank)
-    before = footprint()
+    before = faults.footprint()
     yield
     assert ranks.run(whereabouts) == [(0, 2), (1, 2)]
-    wait_for_traces(before)
+    faults.wait_for_no_more_than(before)
 
 
 def whereabouts():
@@ -229,7 +221,7 @@ def test_whole_runs_have_equal_seeds_and_leave_what_the_reader_had(ranks, capsys
 
 
 def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, smoke, tmp_path):
-    figure = kit.timeline(train_in_parallel, on=ranks, steps=2)
+    figure = kit.timeline(faults.train_in_parallel, on=ranks, steps=2)
     for rank in range(2):
         both = f"rank {rank}: main thread and rank {rank}: exchange are busy at once"
         assert both in figure.alt
@@ -289,18 +281,18 @@ def test_ranks_that_do_not_make_equal_steps_are_named(ranks, no_traces, knobs, w
     assert not [word for word in words if word not in str(caught.value)], caught.value
 
 
-def some(faults, *always):
+def some(names, *always):
     """Return faults, of which only some are always tried; the others at night."""
     nightly = pytest.mark.nightly
-    return [pytest.param(f, marks=[nightly] * (f not in always)) for f in faults]
+    return [pytest.param(f, marks=[nightly] * (f not in always)) for f in names]
 
 
-@pytest.mark.parametrize("fault", some(CULPRITS, "raises", "killed"))
+@pytest.mark.parametrize("fault", some(faults.CULPRITS, "raises", "killed"))
 def test_the_culprit_is_named_with_its_line_and_not_the_victim(ranks, no_traces, fault):
-    action, restarts, is_known = CULPRITS[fault]
+    action, restarts, is_known = faults.CULPRITS[fault]
     before = ranks.run(os.getpid)
     with pytest.raises(RankError) as caught:
-        ranks.run(define(ONE.format(action)))
+        ranks.run(faults.define(faults.ONE.format(action)))
     first, *lines = str(caught.value).splitlines()
     assert first.startswith("work() failed on rank 1: ") and caught.value.ranks == (1,)
     if is_known:
@@ -311,11 +303,11 @@ def test_the_culprit_is_named_with_its_line_and_not_the_victim(ranks, no_traces,
     assert (ranks.run(os.getpid) == before) == (not restarts)
 
 
-@pytest.mark.parametrize("fault", some(DISAGREEMENTS, "hangs"))
+@pytest.mark.parametrize("fault", some(faults.DISAGREEMENTS, "hangs"))
 def test_ranks_that_do_not_agree_are_told_where_each_waits(ranks, no_traces, fault):
-    body, places = DISAGREEMENTS[fault]
+    body, places = faults.DISAGREEMENTS[fault]
     with pytest.raises(RankError) as caught:
-        ranks.run(define(body))
+        ranks.run(faults.define(body))
     first, *said = str(caught.value).splitlines()
     assert "the ranks do not agree" in first and caught.value.ranks == ()
     assert ("shapes" if fault == "other shapes" else f"waited {TIMEOUT} s") in first
@@ -358,7 +350,7 @@ def test_an_interrupt_tells_where_ranks_were_and_leaves_them_usable(ranks, no_tr
     pids = ranks.run(os.getpid)
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt) as caught:
-        ranks.run(define("while True: dist.barrier()"))
+        ranks.run(faults.define("while True: dist.barrier()"))
     first, second, third = str(caught.value).splitlines()
     assert "work() was interrupted" in first and "can be used again" in third
     assert second.startswith("  ranks 0, 1: ") and "in work: while True" in second
