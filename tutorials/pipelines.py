@@ -51,6 +51,7 @@ def simulate(plan: Plan, seconds: Mapping[str, float]) -> list[list[Span]]:
     """
     actions = [action for order in plan for action in order]
     last = max(int(action[0]) for action in actions)
+    named = 0 if last >= len(plan) else 1  # a rank with several stages names them
     lanes: list[list[Span]] = [[] for _ in plan]
     ends = {find_need(f"0F{action[2:]}", last): 0.0 for action in actions}
     for _ in actions:
@@ -59,7 +60,8 @@ def simulate(plan: Plan, seconds: Mapping[str, float]) -> list[list[Span]]:
             if action and (need := find_need(action, last)) in ends:
                 start = max(ends[need], lane[-1].stop if lane else 0.0)
                 ends[action] = start + seconds[action[1]]
-                lane.append(Span(start, ends[action], _PHASES[action[1]], action[1:]))
+                phase = _PHASES[action[1]]
+                lane.append(Span(start, ends[action], phase, action[named:]))
     return lanes
 
 
