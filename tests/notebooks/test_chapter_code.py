@@ -7,6 +7,7 @@ import threading
 
 import lenet_race
 import nbformat
+import pipelines
 import pytest
 import torch
 from helpers import wait_until
@@ -124,3 +125,34 @@ def test_a_race_keeps_the_training_and_claims_no_speed_without_it(tidy, tmp_path
     arguments = lenet_race.read_arguments(race)
     table = lenet_race.make_table({"source": source, "resident": ill}, arguments)
     assert "not claimed" in table and "not equal" in table
+
+
+# Chapter 15: plans of a pipeline, and what autograd keeps
+
+
+@given(
+    p=st.integers(1, 5), m=st.integers(1, 6), name=st.sampled_from(["gpipe", "1f1b"])
+)
+def test_a_plan_of_a_pipeline_has_the_bubble_of_the_formula(p, m, name):
+    sources = {cell.id: cell.source for cell in cells_of("15_model_parallel.ipynb")}
+    names = {}
+    exec(sources["plans"], names)
+    lanes = pipelines.simulate(names[f"plan_{name}"](p, m), {"F": 1.0, "B": 2.0})
+    assert [len(lane) for lane in lanes] == [2 * m] * p
+    assert pipelines.find_bubble(lanes) == pytest.approx((p - 1) / (m + p - 1))
+
+
+def test_ranks_that_wait_for_each_other_do_no_more():
+    plan = [["0F0", "0B0", "0F1", "0B1"], ["1F1", "1B1", "1F0", "1B0"]]
+    lanes = pipelines.simulate(plan, {"F": 1.0, "B": 1.0})
+    assert [len(lane) for lane in lanes] == [1, 0]
+
+
+def test_what_autograd_keeps_is_counted_while_it_is_kept():
+    layer, x = torch.nn.Linear(10, 10), torch.zeros(5, 10)
+
+    def run(layer):
+        for _ in range(3):
+            layer(x).exp().sum().backward()
+
+    assert pipelines.count_held(run, layer) == 2 * x.nbytes  # the inputs of both

@@ -18,7 +18,7 @@ GPU_DEBTS = {
     *("00_start_here", "01_how_pytorch_runs", "02_profiling", "04_loading"),
     *("05_storage", "06_batch_size", "07_memory", "08_fewer_larger_kernels"),
     *("09_number_formats", "10_mixed_precision", "11_data_parallel", "12_ddp"),
-    *("13_communication", "16_rpc"),
+    *("13_communication", "15_model_parallel", "16_rpc"),
 }
 
 
