@@ -134,9 +134,7 @@ def test_a_race_keeps_the_training_and_claims_no_speed_without_it(tidy, tmp_path
     p=st.integers(1, 5), m=st.integers(1, 6), name=st.sampled_from(["gpipe", "1f1b"])
 )
 def test_a_plan_of_a_pipeline_has_the_bubble_of_the_formula(p, m, name):
-    sources = {cell.id: cell.source for cell in cells_of("15_model_parallel.ipynb")}
-    names = {}
-    exec(sources["plans"], names)
+    names = define("15_model_parallel.ipynb", "plans")
     lanes = pipelines.simulate(names[f"plan_{name}"](p, m), {"F": 1.0, "B": 2.0})
     assert [len(lane) for lane in lanes] == [2 * m] * p
     assert pipelines.find_bubble(lanes) == pytest.approx((p - 1) / (m + p - 1))
