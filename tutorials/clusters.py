@@ -43,20 +43,16 @@ class Cluster:
         self.kind = "two network namespaces, joined by a link of their own"
         atexit.register(self.close)
         script = f"set -e\n{commands or 'exit 1'}\necho ready\nread _"
-        self.keeper = subprocess.Popen(
-            ["sh", "-c", 'exec unshare -Urnm sh -c "$0"', script],
-            **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE),
-            text=True,
-        )
+        shell = ["sh", "-c", 'exec unshare -Urnm sh -c "$0"', script]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self.keeper = subprocess.Popen(shell, text=True, **pipes)
         if self.keeper.stdout.readline() == "ready\n":
-            names = ("one", "two")
-            self.doors = [ENTER.format(self.keeper.pid, n).split() for n in names]
+            for door, name in zip(self.doors, ("one", "two"), strict=True):
+                door += ENTER.format(self.keeper.pid, name).split()
         else:
             self.addresses = ["127.0.0.1"] * 2
             self.interface = "lo" if sys.platform == "linux" else "lo0"
-            self.kind = (
-                "two groups of processes on loopback, as there are no namespaces"
-            )
+            self.kind = "two groups of processes on loopback (no namespaces here)"
 
     def find_endpoint(self):
         """Return an address of the first machine with a port that is free."""
@@ -66,27 +62,21 @@ class Cluster:
 
     def torchrun(self, machine, *words, log):
         """Start torchrun on a machine; what is said goes into a file."""
-        ours = {"CLUSTER": f"{self.token}-{machine}", "OMP_NUM_THREADS": "1"}
-        environment = os.environ | ours | {"GLOO_SOCKET_IFNAME": self.interface}
+        ours = f"CLUSTER={self.token}-{machine} GLOO_SOCKET_IFNAME={self.interface} "
+        # The last one: else who comes later never learns where the others meet.
+        ours += "TORCH_CPP_LOG_LEVEL=ERROR TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+        environment = os.environ | dict(word.split("=") for word in ours.split())
         words = [sys.executable, "-m", "torch.distributed.run", *map(str, words)]
         with open(log, "a") as out:
             streams = {"stdout": out, "stderr": out, "env": environment}
             return subprocess.Popen([*self.doors[machine], *words], **streams)
 
-    def run(self, *words, machines=(0,)):
-        """Run torchrun on machines to its end; return what was said."""
-        endpoint = self.find_endpoint()
-        with tempfile.NamedTemporaryFile("r") as log:
-            try:
-                for machine in machines:
-                    own = {"endpoint": endpoint, "is_host": 1 - machine}
-                    own["address"] = self.addresses[machine]
-                    each = [word.format(**own) for word in words]
-                    agent = self.torchrun(machine, *each, log=log.name)
-                agent.wait()
-                return log.read()
-            finally:
-                self.kill(0), self.kill(1)
+    def run(self, *words):
+        """Run torchrun on the first machine to its end."""
+        try:
+            return self.torchrun(0, *words, log=os.devnull).wait()
+        finally:
+            self.kill(0)
 
     def count_received(self, machine):
         """Return how many bytes a machine has received, as Linux counts them."""
@@ -145,6 +135,7 @@ class Training:
         end = time.monotonic() + seconds
         while all(row["step"] < step for row in self.read()):
             if time.monotonic() > end or all(a.poll() for a in self.agents):
+                self.cluster.kill(0), self.cluster.kill(1)
                 logs = [log.read_text()[-2000:] for log in self.folder.glob("*.log")]
                 raise TimeoutError("\n".join([f"no step {step} in {seconds} s", *logs]))
             time.sleep(0.02)
@@ -160,16 +151,13 @@ class Training:
         self.cluster.find_worker(machine).send_signal(signal.SIGUSR1)
         time.sleep(0.5)
         log = (self.folder / f"machine-{machine}.log").read_text()
-        return (
-            log.partition("call first):")[2].strip().splitlines()[0].rpartition("/")[2]
-        )
+        stack = log.partition("call first):\n")[2].splitlines()
+        return stack[0].rpartition("/")[2]
 
     def finish(self):
         """Wait for the last step, end all, and return what was noted."""
-        try:
-            self.wait_for(self.steps - 1)
-        finally:
-            self.cluster.kill(0), self.cluster.kill(1)
+        self.wait_for(self.steps - 1)
+        self.cluster.kill(0), self.cluster.kill(1)
         return self.read()
 
 

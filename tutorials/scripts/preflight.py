@@ -11,21 +11,17 @@ import os
 import sys
 import tempfile
 import time
+import timeit
 
+import pandas
 import torch
 import torch.distributed as dist
 from train_ddp import join_group
 
 
 def take_time(action):
-    """Return the shortest of three times, in seconds; all ranks begin together."""
-    times = []
-    for _ in range(4):
-        dist.barrier()
-        begun = time.perf_counter()
-        action()
-        times.append(time.perf_counter() - begun)
-    return min(times[1:])
+    """Return the shortest of four times, in seconds; all ranks begin together."""
+    return min(timeit.repeat(action, setup=dist.barrier, repeat=4, number=1))
 
 
 def write(folder):
@@ -57,20 +53,14 @@ def measure_link(device, size):
 def main():
     """Gather from all ranks what they found; rank 0 prints it."""
     device = join_group(60)
-    mine, all_found = look(device, sys.argv[1]), [None] * dist.get_world_size()
-    links = [
-        (size, measure_link(device, size)) for size in (1_000, 100_000, 10_000_000)
-    ]
+    mine, found = look(device, sys.argv[1]), [None] * dist.get_world_size()
+    links = {size: measure_link(device, size) for size in (1_000, 100_000, 10_000_000)}
     dist.barrier()
-    dist.all_gather_object(all_found, mine | {"clock s": time.time() % 1000})
+    dist.all_gather_object(found, mine | {"clock, s": time.time() % 1000})
     if dist.get_rank() == 0:
-        for rank, found in enumerate(all_found):
-            rates = ", ".join(f"{rate:.1f} {what}" for what, rate in found.items())
-            print(f"rank {rank}: {rates}")
-        for what in mine:
-            rates = [found[what] for found in all_found]
-            print(f"slowest, {what}: rank {rates.index(min(rates))}")
-        for size, rate in links:
+        table = pandas.DataFrame(found).rename_axis("rank").T
+        print(table.assign(slowest=table.idxmin(axis=1)).round(2).to_string())
+        for size, rate in links.items():
             print(f"all-reduce of {size:,} bytes: {rate:.1f} MB/s")
     gc.collect()
     dist.destroy_process_group()

@@ -105,23 +105,23 @@ class Checkpoints:
 
     def _read(self):
         weights, state = get_state_dict(*self.parts)
-        return {"net": weights, "optimizer": state}
+        return {"model_state_dict": weights, "optim_state_dict": state}
 
     def save(self, step):
         """Copy everything, and write it while training goes on."""
         self.finish()
-        where = {"checkpoint_id": self.folder / "part", "process_group": self.group}
-        self.running = step, dcp.async_save(self._read(), **where)
+        where = {"checkpoint_id": self.folder / f"part-{step}"}
+        writing = dcp.async_save(self._read(), **where, process_group=self.group)
+        self.running = step, writing
 
-    def finish(self):
-        """Wait for what is being written; then give it its name."""
-        if self.running:
+    def finish(self, wait=True):
+        """Name what was written; rank 0's writing is done when that of all is."""
+        if self.running and (wait or self.running[1].done()):
             step, writing = self.running
             writing.result()
-            dist.barrier(self.group)
             if dist.get_rank() == 0:
-                os.replace(self.folder / "part", self.folder / f"step-{step:08}")
-            dist.barrier(self.group)
+                part = self.folder / f"part-{step}"
+                part.replace(self.folder / f"step-{step:08}")
             self.running = None
 
     def load(self):
@@ -130,10 +130,7 @@ class Checkpoints:
         if newest is None:
             return 0
         dcp.load(found := self._read(), checkpoint_id=newest)
-        state = found["net"], found["optimizer"]
-        set_state_dict(
-            *self.parts, model_state_dict=state[0], optim_state_dict=state[1]
-        )
+        set_state_dict(*self.parts, **found)
         return int(newest.name.partition("-")[2])
 
 
@@ -192,6 +189,7 @@ def train(arguments, device):
             step += 1
             if arguments.folder:
                 note(arguments.folder, step - 1, loss)
+                checkpoints.finish(wait=False)
                 if step % arguments.save_every == 0:
                     checkpoints.save(step)
         accuracy = evaluate(net, test, device)
