@@ -174,9 +174,11 @@ def tell(what, rows):
     """Print the restarts, and draw the loss over time, one line for each life."""
     gaps, series = find_gaps(rows), {}
     for seconds, lost, ranks in gaps:
-        print(f"{seconds:.1f} s without a step, {lost} steps lost, then {ranks} ranks")
+        print(
+            f"{seconds:.1f} s without a step, {lost} steps made again, ranks: {ranks}"
+        )
     for row in rows:
-        name = f"{row['ranks']} ranks, process {row['pid']}"
+        name = f"ranks: {row['ranks']}, process {row['pid']}"
         xs, ys, *_ = series.setdefault(name, ([], [], None, None, "measured"))
         xs.append(row["time"] - rows[0]["time"]), ys.append(row["loss"])
     seconds, lost = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
