@@ -1,0 +1,184 @@
+"""Two machines in one: network namespaces that chapter 17 trains in, and faults.
+
+The chapter shows what to build. This module keeps it alive, starts programs in it, ends
+them, and reads what a training has noted. Where namespaces are not to be had, the two
+"machines" are two groups of processes that meet on loopback.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+
+from kit.figures import draw_lines
+
+#: How a program enters a machine: as the keeper's user, then in the machine's network.
+ENTER = "nsenter -t {0} -U -m -w --preserve-credentials"
+ENTER += " --net=/proc/{0}/root/run/netns/{1}"
+#: What torchrun is told on each machine.
+OPTIONS = """--nnodes={nodes} --nproc-per-node=1 --max-restarts=3
+--rdzv-backend=c10d --rdzv-id=letters --rdzv-endpoint={endpoint}
+--rdzv-conf=is_host={is_host},last_call_timeout=3 --local-addr={address}"""
+
+
+class Cluster:
+    """Two machines, 0 and 1; `kind` says what they are made of."""
+
+    def __init__(self, commands=""):
+        """Build what these commands of a shell say; fall back to loopback."""
+        self.token, self.doors = uuid.uuid4().hex, [[], []]
+        self.addresses, self.interface = ["10.0.0.1", "10.0.0.2"], "eth0"
+        self.kind = "two network namespaces, joined by a link of their own"
+        atexit.register(self.close)
+        script = f"set -e\n{commands or 'exit 1'}\necho ready\nread _"
+        shell = ["sh", "-c", 'exec unshare -Urnm sh -c "$0"', script]
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self.keeper = subprocess.Popen(shell, text=True, **pipes)
+        if self.keeper.stdout.readline() == "ready\n":
+            for door, name in zip(self.doors, ("one", "two"), strict=True):
+                door += ENTER.format(self.keeper.pid, name).split()
+        else:
+            self.addresses = ["127.0.0.1"] * 2
+            self.interface = "lo" if sys.platform == "linux" else "lo0"
+            self.kind = "two groups of processes on loopback (no namespaces here)"
+
+    def find_endpoint(self):
+        """Return an address of the first machine with a port that is free."""
+        with socket.socket() as some:
+            some.bind(("127.0.0.1", 0))
+            return f"{self.addresses[0]}:{some.getsockname()[1]}"
+
+    def torchrun(self, machine, *words, log):
+        """Start torchrun on a machine; what is said goes into a file."""
+        ours = f"CLUSTER={self.token}-{machine} GLOO_SOCKET_IFNAME={self.interface} "
+        # The last one: else who comes later never learns where the others meet.
+        ours += "TORCH_CPP_LOG_LEVEL=ERROR TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
+        environment = os.environ | dict(word.split("=") for word in ours.split())
+        words = [sys.executable, "-m", "torch.distributed.run", *map(str, words)]
+        with open(log, "a") as out:
+            streams = {"stdout": out, "stderr": out, "env": environment}
+            return subprocess.Popen([*self.doors[machine], *words], **streams)
+
+    def run(self, *words):
+        """Run torchrun on the first machine to its end."""
+        try:
+            return self.torchrun(0, *words, log=os.devnull).wait()
+        finally:
+            self.kill(0)
+
+    def count_received(self, machine):
+        """Return how many bytes a machine has received, as Linux counts them."""
+        words = [*self.doors[machine], "cat", "/proc/net/dev"]
+        told = subprocess.check_output(words, text=True)
+        return int(told.partition(f"{self.interface}:")[2].split()[0])
+
+    def find(self, machine):
+        """Return the processes of a machine: those that have its mark."""
+        mark, every = f"{self.token}-{machine}", psutil.process_iter(["environ"])
+        return [p for p in every if (p.info["environ"] or {}).get("CLUSTER") == mark]
+
+    def find_worker(self, machine):
+        """Return the process that trains on a machine: not torchrun's own."""
+        agent = "torch.distributed.run"
+        return next(p for p in self.find(machine) if agent not in p.cmdline())
+
+    def kill(self, machine):
+        """End all that runs on a machine, as if its power went."""
+        for process in (ended := self.find(machine)):
+            process.kill()
+        psutil.wait_procs(ended, timeout=5)
+
+    def close(self):
+        """End all; without their keeper, the namespaces go as well."""
+        self.kill(0), self.kill(1)
+        if self.keeper.poll() is None:
+            self.keeper.communicate("\n")
+
+
+class Training:
+    """A script that trains on both machines of a cluster, in a folder of its own."""
+
+    def __init__(self, cluster, steps, nodes="1:2", script="letters_train.py {} {}"):
+        """Start an agent on each machine; the script gets the folder and the steps."""
+        self._kept = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.cluster, self.steps, self.folder = cluster, steps, Path(self._kept.name)
+        self.words = f"{OPTIONS} {script.format(self.folder, steps)}"
+        self.shared = {"nodes": nodes, "endpoint": cluster.find_endpoint()}
+        self.agents = [self.begin(machine) for machine in (0, 1)]
+
+    def begin(self, machine):
+        """Start the agent of a machine."""
+        own = {"is_host": 1 - machine, "address": self.cluster.addresses[machine]}
+        words, log = self.words.format(**self.shared, **own), f"machine-{machine}.log"
+        return self.cluster.torchrun(machine, *words.split(), log=self.folder / log)
+
+    def read(self):
+        """Return what was noted: a dict for each step that was made."""
+        path = self.folder / "journal.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def wait_for(self, step, seconds=120):
+        """Wait until this step was made."""
+        end = time.monotonic() + seconds
+        while all(row["step"] < step for row in self.read()):
+            if time.monotonic() > end or all(a.poll() for a in self.agents):
+                self.cluster.kill(0), self.cluster.kill(1)
+                logs = [log.read_text()[-2000:] for log in self.folder.glob("*.log")]
+                raise TimeoutError("\n".join([f"no step {step} in {seconds} s", *logs]))
+            time.sleep(0.02)
+
+    def wait_for_restart(self):
+        """Wait until another process of rank 0 has noted a step."""
+        before = self.read()[-1]["pid"]
+        while self.read()[-1]["pid"] == before:
+            time.sleep(0.02)
+
+    def ask(self, machine):
+        """Return where the worker of a machine is: the last call of its stack."""
+        self.cluster.find_worker(machine).send_signal(signal.SIGUSR1)
+        time.sleep(0.5)
+        log = (self.folder / f"machine-{machine}.log").read_text()
+        stack = log.partition("call first):\n")[2].splitlines()
+        return stack[0].rpartition("/")[2]
+
+    def finish(self):
+        """Wait for the last step, end all, and return what was noted."""
+        self.wait_for(self.steps - 1)
+        self.cluster.kill(0), self.cluster.kill(1)
+        return self.read()
+
+
+def find_gaps(rows):
+    """Return for each restart: seconds without a step, steps lost, ranks after it."""
+    return [
+        (row["time"] - last["time"], last["step"] + 1 - row["step"], row["ranks"])
+        for last, row in itertools.pairwise(rows)
+        if row["pid"] != last["pid"]
+    ]
+
+
+def tell(what, rows):
+    """Print the restarts, and draw the loss over time, one line for each life."""
+    gaps, series = find_gaps(rows), {}
+    for seconds, lost, ranks in gaps:
+        print(f"{seconds:.1f} s without a step, {lost} steps lost, then {ranks} ranks")
+    for row in rows:
+        name = f"{row['ranks']} ranks, process {row['pid']}"
+        xs, ys, *_ = series.setdefault(name, ([], [], None, None, "measured"))
+        xs.append(row["time"] - rows[0]["time"]), ys.append(row["loss"])
+    seconds, lost = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
+    title = f"{what}: {lost} steps made again, {seconds:.0f} s without a step"
+    return draw_lines(series, title=title, xlabel="seconds", ylabel="loss")
