@@ -56,7 +56,8 @@ class Experiment:
 
     `fixed` are the arguments that partials have bound, `defaults` all knobs with their
     defaults; where it is `open_ended`, any other name is a knob, too. `written` is what
-    the reader wrote, where `function` does something around it.
+    the reader wrote, where `function` does something around it. One that `lives_alone`
+    is a script, a whole program.
     """
 
     function: Callable[..., Any]
@@ -66,6 +67,7 @@ class Experiment:
     defaults: Mapping[str, object] = field(default_factory=dict)
     open_ended: bool = False
     written: Callable[..., Any] | None = None
+    lives_alone: bool = False
 
     @property
     def own(self) -> Callable[..., Any]:
@@ -133,7 +135,10 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     defaults, open_ended = _knobs(called, experiment, fixed)
     label = name or ("experiment" if called == "<lambda>" else called)
     title = ((inspect.getdoc(function) or "").strip() or label).splitlines()[0]
-    return Experiment(experiment, label, title, fixed, defaults, open_ended)
+    alone = getattr(experiment, "lives_alone", False)
+    return Experiment(
+        experiment, label, title, fixed, defaults, open_ended, lives_alone=alone
+    )
 
 
 def _name_of(value: object) -> str:
@@ -241,9 +246,11 @@ def describe(name: str, knobs: Mapping[str, object]) -> str:
 
     >>> describe("train", {"batch_size": 64})
     'train(batch_size=64)'
+    >>> describe("train.py --epochs 3", {})
+    'train.py --epochs 3'
     """
     inside = ", ".join(f"{k}={format_value(v, 30)}" for k, v in knobs.items())
-    text = f"{name}({inside})"
+    text = f"{name}({inside})" if knobs or name.isidentifier() else name
     return text if len(text) <= 100 else text[:98] + "…)"
 
 

@@ -109,12 +109,8 @@ def read_trace(found: Sequence[str]) -> Trace:
         kind = event.get("cat")
         if event["ph"] != "X" or kind not in _KINDS:
             continue
-        start, name, more = (
-            base + round(1000 * event["ts"]),
-            event["name"],
-            event["args"],
-        )
-        stop = start + round(1000 * event["dur"])
+        start, name, more = round(1000 * event["ts"]), event["name"], event["args"]
+        start, stop = base + start, base + start + round(1000 * event["dur"])
         if name == STEP:
             main = event["tid"]
             marks += [start, stop]

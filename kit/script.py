@@ -1,0 +1,182 @@
+"""A script as an experiment: a function of it, or the script as it is.
+
+As it is, each `optimizer.step()` ends a step. It has a stack of its own (greenlet) in
+the thread that drives it. So all that Python and PyTorch keep for a thread is the
+script's, and the clock and the profiler see it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import runpy
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from kit import system
+from kit.experiment import ExperimentError
+from kit.silence import silencing
+
+#: A script that goes on so often after it was ended cannot be ended.
+_MOST_ENDINGS = 100
+
+
+@contextlib.contextmanager
+def _telling_after(
+    seconds: float, tell: Callable[[], str]
+) -> Generator[None, None, None]:
+    """Say what may be the matter with what has not ended after so many seconds."""
+    timer = threading.Timer(seconds, lambda: sys.stderr.write(tell() + "\n"))
+    timer.name, timer.daemon = "kit timer", True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def load_function(where: str, function: str, seconds: float = 10.0) -> Any:
+    """Import a script, or a module, and return one of its functions.
+
+    The script's folder comes first on `sys.path`, as with `python train.py`. A script
+    that is still being imported after so many seconds is named.
+    """
+    path = Path(where)
+    is_file = path.suffix == ".py"
+    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
+    said = (
+        f"{where} is still being imported after {seconds:g} s: it seems to train while "
+        f"it is imported.\nDiagnose it as it is: --script {path.name}. Or put the loop "
+        "into a function with a `yield`."
+    )
+    with _telling_after(seconds, lambda: said):
+        module = importlib.import_module(path.stem if is_file else where)
+    if not hasattr(module, function):
+        raise ExperimentError(f"{where} has no {function}.\nName one of its functions.")
+    return getattr(module, function)
+
+
+class _Ended(BaseException):
+    """Raised in a script: what its `finally:` says is done.
+
+    Who catches Exception or KeyboardInterrupt there does not catch it.
+    """
+
+
+class Script:
+    """A script with its arguments as an experiment, in which a step is one item.
+
+    A step ends with every `optimizer_steps` steps of an optimizer; of several ones, of
+    that which came last. After `seconds` without a step it is told what may be wrong.
+    """
+
+    #: What a whole program does to files and libraries, another would find.
+    lives_alone = True
+
+    def __init__(
+        self,
+        path: Path,
+        arguments: Sequence[str] = (),
+        optimizer_steps: int = 1,
+        seconds: float = 8.0,
+    ) -> None:
+        self._path, self._arguments, self._seconds = path, arguments, seconds
+        self._optimizer_steps, self._has_stepped = optimizer_steps, False
+        self.__name__ = shlex.join([path.name, *arguments])
+
+    def __call__(self) -> Generator[int, None, None]:
+        """Run the script as Python would."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        script = greenlet(self._run)
+
+        def interrupt(*_: object) -> None:
+            raise _Ended("Ctrl+C") if getcurrent() is script else KeyboardInterrupt
+
+        with contextlib.ExitStack() as stack:  # the last one comes first
+            stack.callback(gc.collect)  # else its tensors and workers would live on
+            with contextlib.suppress(ValueError):  # signals are the main thread's
+                before = signal.signal(signal.SIGINT, interrupt)
+                stack.callback(signal.signal, signal.SIGINT, before)
+            stack.callback(os.chdir, os.getcwd())
+            for name in ("argv", "path"):
+                stack.callback(setattr, sys, name, getattr(sys, name))
+            sys.argv = [str(self._path), *self._arguments]
+            sys.path = [str(self._path.resolve().parent), *sys.path]
+            hook = register_optimizer_step_post_hook(self._make_hook(script))
+            stack.callback(hook.remove)
+            stack.callback(self._end, script)
+            if self._has_stepped:
+                script.switch()
+            else:
+                with _telling_after(self._seconds, self._tell_late):
+                    self._has_stepped = bool(script.switch())
+            if script.dead:
+                said = f"{self.__name__} ended without one optimizer.step()."
+                raise ExperimentError(f"{said}\nLet it train, or {self._or_else()}")
+            yield 1
+            with silencing():
+                while script.switch():
+                    yield 1
+
+    def _run(self) -> None:
+        try:
+            runpy.run_path(str(self._path), run_name="__main__")
+        except _Ended as end:
+            if end.args:
+                raise KeyboardInterrupt from None
+        except SystemExit as end:
+            if end.code:
+                raise ExperimentError(
+                    f"{self.__name__} ended itself with exit status {end.code}.\nWhat "
+                    "it said stands above. Its own arguments come after `--`."
+                ) from None
+
+    def _tell_late(self) -> str:
+        told = [f"{system.name_process(p)} ({p})" for p in system.find_children()]
+        return (
+            f"{self.__name__} has not called optimizer.step() for {self._seconds:g} s; "
+            f"its child processes: {', '.join(told) or 'none'}.\nIf it prepares, wait. "
+            "If others than its main thread train, let that do it. Else end it "
+            f"(Ctrl+C), and {self._or_else()}"
+        )
+
+    def _or_else(self) -> str:
+        name = self._path.name
+        return f"put a `yield` into its loop: python -m kit diagnose {name}:train"
+
+    def _make_hook(self, script: greenlet) -> Callable[..., None]:
+        """Return what hands over to who drives the script where a step ends."""
+        process, known, steps = os.getpid(), list[Any](), 0
+
+        def end_step(optimizer: Any, *_: object) -> None:
+            nonlocal steps
+            if getcurrent() is not script or os.getpid() != process:
+                return  # another thread's, or a forked child's
+            if not any(optimizer is each for each in known):
+                known.append(optimizer)
+            steps += optimizer is known[-1]
+            if steps >= self._optimizer_steps:
+                steps = 0
+                script.parent.switch(True)
+
+        return end_step
+
+    def _end(self, script: greenlet) -> None:
+        for _ in range(_MOST_ENDINGS):
+            if script.dead:
+                return
+            script.throw(_Ended)
+        raise ExperimentError(
+            f"{self.__name__} goes on when it is ended: an `except:` around its loop "
+            "catches everything.\nWrite `except Exception:` there."
+        )
