@@ -22,20 +22,23 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from kit import system
 from kit.experiment import ExperimentError
 from kit.silence import silencing
 
 #: A script that goes on so often after it was ended cannot be ended.
 _MOST_ENDINGS = 100
+_LATE_SECONDS = 8.0
+_CURE = """If it trains in processes or threads of its own, let its main thread do it. \
+Else put a `yield` into its loop, and diagnose that: train.py:train."""
+_LATE = f"""{{}} has called no optimizer.step() for {_LATE_SECONDS:g} s.
+If it prepares, wait; else end it (Ctrl+C). {_CURE}
+"""
 
 
 @contextlib.contextmanager
-def _telling_after(
-    seconds: float, tell: Callable[[], str]
-) -> Generator[None, None, None]:
+def _telling_after(seconds: float, said: str) -> Generator[None, None, None]:
     """Say what may be the matter with what has not ended after so many seconds."""
-    timer = threading.Timer(seconds, lambda: sys.stderr.write(tell() + "\n"))
+    timer = threading.Timer(seconds, lambda: sys.stderr.write(said))
     timer.name, timer.daemon = "kit timer", True
     timer.start()
     try:
@@ -56,9 +59,9 @@ def load_function(where: str, function: str, seconds: float = 10.0) -> Any:
     said = (
         f"{where} is still being imported after {seconds:g} s: it seems to train while "
         f"it is imported.\nDiagnose it as it is: --script {path.name}. Or put the loop "
-        "into a function with a `yield`."
+        "into a function with a `yield`.\n"
     )
-    with _telling_after(seconds, lambda: said):
+    with _telling_after(seconds, said):
         module = importlib.import_module(path.stem if is_file else where)
     if not hasattr(module, function):
         raise ExperimentError(f"{where} has no {function}.\nName one of its functions.")
@@ -76,21 +79,17 @@ class Script:
     """A script with its arguments as an experiment, in which a step is one item.
 
     A step ends with every `optimizer_steps` steps of an optimizer; of several ones, of
-    that which came last. After `seconds` without a step it is told what may be wrong.
+    that which came last.
     """
 
     #: What a whole program does to files and libraries, another would find.
     lives_alone = True
 
     def __init__(
-        self,
-        path: Path,
-        arguments: Sequence[str] = (),
-        optimizer_steps: int = 1,
-        seconds: float = 8.0,
+        self, path: Path, arguments: Sequence[str] = (), optimizer_steps: int = 1
     ) -> None:
-        self._path, self._arguments, self._seconds = path, arguments, seconds
-        self._optimizer_steps, self._has_stepped = optimizer_steps, False
+        self._path, self._arguments = path, arguments
+        self._optimizer_steps, self._patience = optimizer_steps, _LATE_SECONDS
         self.__name__ = shlex.join([path.name, *arguments])
 
     def __call__(self) -> Generator[int, None, None]:
@@ -115,14 +114,12 @@ class Script:
             hook = register_optimizer_step_post_hook(self._make_hook(script))
             stack.callback(hook.remove)
             stack.callback(self._end, script)
-            if self._has_stepped:
+            with _telling_after(self._patience, _LATE.format(self.__name__)):
                 script.switch()
-            else:
-                with _telling_after(self._seconds, self._tell_late):
-                    self._has_stepped = bool(script.switch())
+            self._patience = threading.TIMEOUT_MAX  # it is told once
             if script.dead:
                 said = f"{self.__name__} ended without one optimizer.step()."
-                raise ExperimentError(f"{said}\nLet it train, or {self._or_else()}")
+                raise ExperimentError(f"{said}\n{_CURE}")
             yield 1
             with silencing():
                 while script.switch():
@@ -140,19 +137,6 @@ class Script:
                     f"{self.__name__} ended itself with exit status {end.code}.\nWhat "
                     "it said stands above. Its own arguments come after `--`."
                 ) from None
-
-    def _tell_late(self) -> str:
-        told = [f"{system.name_process(p)} ({p})" for p in system.find_children()]
-        return (
-            f"{self.__name__} has not called optimizer.step() for {self._seconds:g} s; "
-            f"its child processes: {', '.join(told) or 'none'}.\nIf it prepares, wait. "
-            "If others than its main thread train, let that do it. Else end it "
-            f"(Ctrl+C), and {self._or_else()}"
-        )
-
-    def _or_else(self) -> str:
-        name = self._path.name
-        return f"put a `yield` into its loop: python -m kit diagnose {name}:train"
 
     def _make_hook(self, script: greenlet) -> Callable[..., None]:
         """Return what hands over to who drives the script where a step ends."""

@@ -17,11 +17,12 @@ from slices import fingerprint
 from trials import make_machine, rate_trial, run_trial
 
 from kit import diagnosis, recording
-from kit.__main__ import load_experiment, main
+from kit.__main__ import main
 from kit.comparison import Comparison
 from kit.experiment import ExperimentError
 from kit.ratio import Ratio
 from kit.recording import Recording
+from kit.script import load_function
 from kit.teaching import Claim
 from kit.trial import JOURNAL
 
@@ -116,12 +117,12 @@ def test_a_script_is_imported_as_python_would_run_it(capsys):
         code = f"from {place}sizes import N\ndef train():\n    yield N"
         Path(f"package/{name}.py").write_text(code)
     for where in ("package/train.py", "package.module"):
-        assert next(load_experiment(where, "train")()) == 5
+        assert next(load_function(where, "train")()) == 5
     assert sys.modules["train"].__name__ == "train", "worker processes find it"
     Path("quick.py").write_text("import time\ntime.sleep(0.1)\n1 / 0")
     for seconds, times in ((10.0, 0), (0.01, 1)):
         with pytest.raises(ZeroDivisionError):  # which Python shows
-            load_experiment("quick.py", "train", seconds=seconds)
+            load_function("quick.py", "train", seconds=seconds)
         said = capsys.readouterr().err
         assert said.count("quick.py") == said.count("while it is imported") == times
         timers = [x for x in threading.enumerate() if isinstance(x, threading.Timer)]

@@ -36,8 +36,8 @@ ROOMS = [
     *("stats", "figures", "progress", "clock", "system", "machine", "hints", "state"),
     *("experiment", "silence", "life", "variant", "trial", "ratio", "plot"),
     *("comparison", "choices", "budget", "measurement", "recording", "costs", "data"),
-    *("ranks", "diagnosis", "tuning", "teaching", "cells", "widgets", "panel"),
-    *("__main__", "__init__"),
+    *("ranks", "diagnosis", "script", "tuning", "teaching", "cells", "widgets"),
+    *("panel", "__main__", "__init__"),
 ]
 #: The rooms that decide what a number is.
 MEASURING = {"stats", "clock", "state", "system", "experiment", "silence", "life"}
