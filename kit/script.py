@@ -27,6 +27,8 @@ from kit.silence import silencing
 
 #: A script that goes on so often after it was ended cannot be ended.
 _MOST_ENDINGS = 100
+_UNENDING: list[greenlet] = []
+_LEAST_STEPS = 20
 _LATE_SECONDS = 8.0
 _CURE = """If it trains in processes or threads of its own, let its main thread do it. \
 Else put a `yield` into its loop, and diagnose that: train.py:train."""
@@ -92,11 +94,20 @@ class Script:
         self._optimizer_steps, self._patience = optimizer_steps, _LATE_SECONDS
         self.__name__ = shlex.join([path.name, *arguments])
 
-    def __call__(self) -> Generator[int, None, None]:
-        """Run the script as Python would."""
+    def __call__(self) -> Generator[int | None, None, None]:
+        """Run the script as Python would; where it ends, again."""
+        steps = yield from self._run(1)
+        while steps >= _LEAST_STEPS:
+            steps = yield from self._run(None)  # its set-up does not count
+        raise ExperimentError(
+            f"{self.__name__} ended after {steps} steps, too few to measure.\n"
+            "Let it train for longer, by its own arguments: they come after `--`."
+        )
+
+    def _run(self, first: int | None) -> Generator[int | None, None, int]:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        script = greenlet(self._run)
+        script = greenlet(self._execute)
 
         def interrupt(*_: object) -> None:
             raise _Ended("Ctrl+C") if getcurrent() is script else KeyboardInterrupt
@@ -114,18 +125,23 @@ class Script:
             hook = register_optimizer_step_post_hook(self._make_hook(script))
             stack.callback(hook.remove)
             stack.callback(self._end, script)
+            if not first:
+                stack.enter_context(silencing())
             with _telling_after(self._patience, _LATE.format(self.__name__)):
                 script.switch()
             self._patience = threading.TIMEOUT_MAX  # it is told once
             if script.dead:
                 said = f"{self.__name__} ended without one optimizer.step()."
                 raise ExperimentError(f"{said}\n{_CURE}")
-            yield 1
+            yield first
+            steps = 1
             with silencing():
                 while script.switch():
+                    steps += 1
                     yield 1
+        return steps
 
-    def _run(self) -> None:
+    def _execute(self) -> None:
         try:
             runpy.run_path(str(self._path), run_name="__main__")
         except _Ended as end:
@@ -160,6 +176,7 @@ class Script:
             if script.dead:
                 return
             script.throw(_Ended)
+        _UNENDING.append(script)  # to let go of it would be to end it, for ever
         raise ExperimentError(
             f"{self.__name__} goes on when it is ended: an `except:` around its loop "
             "catches everything.\nWrite `except Exception:` there."
