@@ -16,7 +16,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +105,6 @@ class Script:
         )
 
     def _run(self, first: int | None) -> Generator[int | None, None, int]:
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
         script = greenlet(self._execute)
 
         def interrupt(*_: object) -> None:
@@ -122,8 +120,7 @@ class Script:
                 stack.callback(setattr, sys, name, getattr(sys, name))
             sys.argv = [str(self._path), *self._arguments]
             sys.path = [str(self._path.resolve().parent), *sys.path]
-            hook = register_optimizer_step_post_hook(self._make_hook(script))
-            stack.callback(hook.remove)
+            stack.enter_context(self._ending_steps(script))
             stack.callback(self._end, script)
             if not first:
                 stack.enter_context(silencing())
@@ -154,22 +151,46 @@ class Script:
                     "it said stands above. Its own arguments come after `--`."
                 ) from None
 
-    def _make_hook(self, script: greenlet) -> Callable[..., None]:
-        """Return what hands over to who drives the script where a step ends."""
-        process, known, steps = os.getpid(), list[Any](), 0
+    @contextlib.contextmanager
+    def _ending_steps(self, script: greenlet) -> Generator[None, None, None]:
+        """Hand over to who drives the script where a step has ended.
 
-        def end_step(optimizer: Any, *_: object) -> None:
+        That is when the label has ended which PyTorch puts around it: a profiler must
+        not be stopped while one is open.
+        """
+        from torch.autograd import profiler
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        process, known, steps, plain = (
+            os.getpid(),
+            list[Any](),
+            0,
+            profiler.record_function,
+        )
+
+        def count(optimizer: Any, *_: object) -> None:
             nonlocal steps
             if getcurrent() is not script or os.getpid() != process:
                 return  # another thread's, or a forked child's
             if not any(optimizer is each for each in known):
                 known.append(optimizer)
             steps += optimizer is known[-1]
-            if steps >= self._optimizer_steps:
-                steps = 0
-                script.parent.switch(True)
 
-        return end_step
+        class Label(plain):  # type: ignore[misc, valid-type]
+            def __exit__(self, *error: Any) -> None:
+                nonlocal steps
+                super().__exit__(*error)
+                if steps >= most and getcurrent() is script:
+                    steps = 0
+                    script.parent.switch(True)
+
+        hook = register_optimizer_step_post_hook(count)
+        profiler.record_function = Label
+        try:
+            yield
+        finally:
+            profiler.record_function = plain
+            hook.remove()
 
     def _end(self, script: greenlet) -> None:
         for _ in range(_MOST_ENDINGS):
