@@ -161,12 +161,8 @@ class Script:
         from torch.autograd import profiler
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        process, known, steps, plain = (
-            os.getpid(),
-            list[Any](),
-            0,
-            profiler.record_function,
-        )
+        process, known, steps = os.getpid(), list[Any](), 0
+        most, plain = self._optimizer_steps, profiler.record_function
 
         def count(optimizer: Any, *_: object) -> None:
             nonlocal steps
