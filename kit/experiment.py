@@ -251,7 +251,7 @@ def describe(name: str, knobs: Mapping[str, object]) -> str:
     """
     inside = ", ".join(f"{k}={format_value(v, 30)}" for k, v in knobs.items())
     text = f"{name}({inside})" if knobs or name.isidentifier() else name
-    return text if len(text) <= 100 else text[:98] + "…)"
+    return text if len(text) <= 100 else text[:98] + "…" + ")" * bool(knobs)
 
 
 # What an experiment reaches, and its source

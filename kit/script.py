@@ -60,7 +60,7 @@ def load_function(where: str, function: str, seconds: float = 10.0) -> Any:
     sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
     said = (
         f"{where} is still being imported after {seconds:g} s: it seems to train while "
-        f"it is imported.\nDiagnose it as it is: --script {path.name}. Or put the loop "
+        "it is imported.\nDiagnose it as it is, with --script, or put the loop "
         "into a function with a `yield`.\n"
     )
     with _telling_after(seconds, said):
@@ -116,6 +116,7 @@ class Script:
                 before = signal.signal(signal.SIGINT, interrupt)
                 stack.callback(signal.signal, signal.SIGINT, before)
             stack.callback(os.chdir, os.getcwd())
+            stack.callback(sys.modules.update, __main__=sys.modules["__main__"])
             for name in ("argv", "path"):
                 stack.callback(setattr, sys, name, getattr(sys, name))
             sys.argv = [str(self._path), *self._arguments]

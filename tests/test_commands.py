@@ -3,6 +3,7 @@
 import datetime
 import math
 import re
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 import record as recorder
 from pages import format_table
 from slices import fingerprint
+from torch.autograd import profiler
+from torch.optim.optimizer import _global_optimizer_post_hooks
 from trials import make_machine, rate_trial, run_trial
 
 from kit import diagnosis, recording
@@ -22,7 +25,7 @@ from kit.comparison import Comparison
 from kit.experiment import ExperimentError
 from kit.ratio import Ratio
 from kit.recording import Recording
-from kit.script import load_function
+from kit.script import Script, load_function
 from kit.teaching import Claim
 from kit.trial import JOURNAL
 
@@ -42,7 +45,7 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setattr(sys, "path", sys.path[:])
     before, JOURNAL[:] = JOURNAL[:], []
-    for name in ("train", "quick", "sizes", "package", "package.module"):
+    for name in ("train", "quick", "sizes", "width", "package", "package.module"):
         monkeypatch.setitem(sys.modules, name, None)  # it comes back as it was
         del sys.modules[name]
     yield
@@ -127,6 +130,61 @@ def test_a_script_is_imported_as_python_would_run_it(capsys):
         assert said.count("quick.py") == said.count("while it is imported") == times
         timers = [x for x in threading.enumerate() if isinstance(x, threading.Timer)]
         assert all(timer.finished.is_set() for timer in timers), "it says so later"
+
+
+def look():
+    """What a script may leave behind."""
+    places = sys.argv, [*sys.path], Path.cwd(), sys.modules["__main__"]
+    hooks = [*_global_optimizer_post_hooks], profiler.record_function
+    return *places, *hooks, signal.getsignal(signal.SIGINT), threading.enumerate()
+
+
+#: The head of scripts; `made` has their optimizers. Each step adds 1 to a file.
+HEAD = """import sys, os, torch, width
+from torch import nn
+nets = [nn.Linear(width.N, 1) for _ in range(2)]
+made = [torch.optim.SGD(net.parameters(), 0.1) for net in nets]
+def step(n=0):
+    with open("steps", "a") as file: file.write(str(n))
+    nets[n](torch.ones(2, width.N)).sum().backward()
+    made[n].step()
+"""
+FOREVER = HEAD + "try:\n    while True: {}\nfinally: open('end', 'w')"
+SHAPES = [("step()", 1, "0"), ("step()", 3, "000"), ("step(); step(1)", 1, "01")]
+SHAPES += [("step(1); step(1); step()", 1, "110"), ("os.chdir('/'); step()", 1, "0")]
+
+
+@pytest.mark.parametrize(("body", "most", "each"), SHAPES)
+def test_a_script_runs_as_it_is_and_leaves_nothing(tmp_path, body, most, each):
+    body = body.replace("os.chdir('/')", "os.chdir('..'); os.chdir(sys.argv[2])")
+    where = tmp_path / "its" / "train.py"
+    where.parent.mkdir()
+    (where.parent / "width.py").write_text("N = 3")
+    where.write_text(FOREVER.format(body))
+    before = look()
+    run = Script(where, ["--lr", str(tmp_path)], most)()
+    assert next(run) == 1 and sys.argv == [str(where), "--lr", str(tmp_path)]
+    assert next(run) == next(run) == 1  # by now it is known which one steps last
+    done = Path("steps").read_text()
+    assert next(run) == next(run) == 1 and not Path("end").exists()
+    assert Path("steps").read_text() == done + 2 * each
+    run.close()
+    assert Path("end").exists() and look() == before
+
+
+ENDS = [("print('hi')", "without one optimizer.step()"), ("1 / 0", "ZeroDivision")]
+ENDS += [("sys.exit(3)", "exit status 3"), ("step()", "after 1 steps, too few")]
+ENDS += [("while True:\n try: step()\n except: pass", "Write `except Exception:`")]
+
+
+@pytest.mark.parametrize(("body", "said"), ENDS)
+def test_why_a_script_cannot_be_diagnosed_is_told(capsys, body, said, smoke):
+    Path("width.py").write_text("N = 3")
+    Path("train.py").write_text(HEAD + body)
+    before = look()
+    assert main(["diagnose", "--script", "train.py", "--", "-x"]) == 1
+    told = capsys.readouterr().err
+    assert "train.py -x" in told and said in told and look() == before
 
 
 def write_chapter(folder, *cells, name=CHAPTER):
