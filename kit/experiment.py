@@ -56,8 +56,7 @@ class Experiment:
 
     `fixed` are the arguments that partials have bound, `defaults` all knobs with their
     defaults; where it is `open_ended`, any other name is a knob, too. `written` is what
-    the reader wrote, where `function` does something around it. One that `lives_alone`
-    is a script, a whole program.
+    the reader wrote, where `function` does something around it.
     """
 
     function: Callable[..., Any]
@@ -67,12 +66,16 @@ class Experiment:
     defaults: Mapping[str, object] = field(default_factory=dict)
     open_ended: bool = False
     written: Callable[..., Any] | None = None
-    lives_alone: bool = False
 
     @property
     def own(self) -> Callable[..., Any]:
         """What the reader wrote."""
         return self.written or self.function
+
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a whole program, which another would disturb."""
+        return getattr(getattr(self.own, "func", self.own), "is_script", False)
 
     def bind(self, knobs: Mapping[str, object]) -> dict[str, object]:
         """Check the knobs against the signature; return all of them, set or default.
@@ -135,10 +138,7 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     defaults, open_ended = _knobs(called, experiment, fixed)
     label = name or ("experiment" if called == "<lambda>" else called)
     title = ((inspect.getdoc(function) or "").strip() or label).splitlines()[0]
-    alone = getattr(experiment, "lives_alone", False)
-    return Experiment(
-        experiment, label, title, fixed, defaults, open_ended, lives_alone=alone
-    )
+    return Experiment(experiment, label, title, fixed, defaults, open_ended)
 
 
 def _name_of(value: object) -> str:

@@ -84,8 +84,7 @@ class Script:
     that which came last.
     """
 
-    #: What a whole program does to files and libraries, another would find.
-    lives_alone = True
+    is_script = True
 
     def __init__(
         self, path: Path, arguments: Sequence[str] = (), optimizer_steps: int = 1

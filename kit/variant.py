@@ -105,7 +105,7 @@ class Variant:
             return Stopped()
         kind, worker, said = split_error(named := name_dead_worker(error))
         where = f"{at}, {worker}" if worker else at
-        try_it = "python {}" if self.experiment.lives_alone else "next({})"
+        try_it = "python {}" if self.experiment.is_script else "next({})"
         return ExperimentError(
             f"{self.call} raised {kind} in {where}: {said}\n"
             f"{find_hint(named) or 'The traceback shows the line.'}\n"
