@@ -26,6 +26,7 @@ from kit.diagnosis.counterfactuals import Change, change, other_threads
 from kit.diagnosis.profiling import Profile, record
 from kit.experiment import Experiment, ExperimentError, describe, named, resolve
 from kit.figures import format_value
+from kit.machine import this_machine
 from kit.measurement import compare, compare_watched
 from kit.progress import Progress, Stopped, take_turn
 from kit.ratio import SPEED, Ratio, find_doubt
@@ -246,10 +247,9 @@ class Diagnosis:
             known = repaired.defaults.keys() - repaired.fixed.keys()
             own = {k: v for k, v in self.knobs.items() if k in known}
             repaired.bind(own)
-        free = self.knobs.keys() - self.experiment.fixed.keys()
-        before = functools.partial(
-            self.experiment.function, **{k: self.knobs[k] for k in free}
-        )
+        fixed_before = self.experiment.fixed
+        free = {k: v for k, v in self.knobs.items() if k not in fixed_before}
+        before = functools.partial(self.experiment.function, **free)
         names = {"before": before, "repaired": functools.partial(fixed, **own)}
         found = compare(names, seconds=seconds, on=on or self.on)
         predicted = self.savings.get(self.verdict or "")
@@ -311,6 +311,7 @@ class Diagnosis:
         )
 
     def to_html(self) -> str:
-        """Return the report as a page of its own."""
-        title = f"Diagnosis of {self.call}"
-        return figures.html_page(title, self._repr_html_(), text=repr(self))
+        """Return the report as a page of its own, with what this machine is."""
+        title, parts = f"Diagnosis of {self.call}", (self, this_machine())
+        pages = (part._repr_html_() for part in parts)
+        return figures.html_page(title, *pages, text=repr(self))
