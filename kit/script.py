@@ -47,6 +47,7 @@ def _telling_after(seconds: float, said: str) -> Generator[None, None, None]:
         yield
     finally:
         timer.cancel()
+        timer.join()
 
 
 def load_function(where: str, function: str, seconds: float = 10.0) -> Any:

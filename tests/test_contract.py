@@ -351,7 +351,8 @@ def test_the_shell_command_of_the_front_page_works(folder, capsys):
     words = shlex.split(re.search(r"`python -m kit (diagnose [^`]+)`", README)[1])
     assert main(words) == 0
     assert "train(batch_size=64)" in capsys.readouterr().out
-    assert "train(batch_size=64)" in Path(words[-1]).read_text("utf-8")
+    page = Path(words[-1]).read_text("utf-8")
+    assert "train(batch_size=64)" in page and "This machine: " in page
 
 
 # Packages and commands

@@ -205,7 +205,8 @@ def batches_at_hand(work: Work) -> Generator[None, None, None]:
 
     def iterate(real: Callable[..., Any], loader: Any) -> Iterator[Any]:
         length = operator.length_hint(loader) or None  # None for a stream
-        kind = type(loader.dataset), length, loader.batch_size
+        # By name: a script's class would keep the script alive.
+        kind = type(loader.dataset).__qualname__, length, loader.batch_size
         alike = owners.setdefault(kind, [])
         if not any(owner is loader.dataset for owner in alike):
             alike.append(loader.dataset)
