@@ -11,6 +11,7 @@ import html
 import itertools
 import math
 import os
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -144,13 +145,17 @@ class Panel:
         self.progress = progress = _Run(self)
 
         def follow(place: contextlib.AbstractContextManager[None]) -> None:
-            with contextlib.suppress(Exception), place:
+            # There is no other Stop than an interrupt where this blocks.
+            with contextlib.suppress(Exception, KeyboardInterrupt), place:
                 self._follow(number, progress)
 
-        place = [computing_as_cells(progress.notice_cell)]
-        thread = threading.Thread(target=follow, args=place, daemon=True)
-        thread.name = "kit panel"
-        thread.start()
+        if _is_blocking():
+            follow(contextlib.nullcontext())
+        else:
+            place = [computing_as_cells(progress.notice_cell)]
+            thread = threading.Thread(target=follow, args=place, daemon=True)
+            thread.name = "kit panel"
+            thread.start()
 
     def _follow(self, number: int | None, progress: _Run) -> None:
         """Work, show how far it is, and keep what came of it, or the error."""
@@ -309,6 +314,12 @@ class _Run(Progress):
         view.show_progress(text + again, self.fraction)
         return _SECONDS_BETWEEN_LOOKS
 
+    def expect(self, share: float) -> None:
+        """Say how much is done; show it where no other thread can."""
+        super().expect(share)
+        if _is_blocking():
+            self.show(self.text())
+
     def report(self, find: Callable[[], Mapping[str, Any]]) -> None:
         """Draw what was measured so far."""
         if (view := self._panel.view) is not None:
@@ -334,6 +345,17 @@ def _write(value: object) -> str:
 def _is_late(progress: Progress) -> bool:
     asked = progress.stopping and not progress.waiting
     return asked and progress.silent_seconds > _LATE_SECONDS
+
+
+def _is_blocking() -> bool:
+    """Return whether a run must stay in the handler of its button.
+
+    Colab does not show what other threads change. Where handlers have a thread of
+    their own, which an interrupt does not reach, there is no need to.
+    """
+    asked = os.environ.get("KIT_BLOCKING")
+    wanted = asked == "1" if asked else "google.colab" in sys.modules
+    return wanted and threading.current_thread() is threading.main_thread()
 
 
 def _describe(error: Exception) -> str:

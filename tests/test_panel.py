@@ -23,7 +23,8 @@ TWO = {"pause": [1, 2]}
 def alone(clock, smoke, monkeypatch, tmp_path):
     """Short runs, no recordings nearby, and no way of showing asked for."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("KIT_STATIC", raising=False)
+    for name in ("KIT_STATIC", "KIT_BLOCKING"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

@@ -55,3 +55,15 @@ def test_what_is_pressed_while_a_cell_runs_is_heard_after_it(kernel):
     panel.wait("ZeroDivisionError")
     kernel.run("torch.set_grad_enabled(False)")
     assert not kernel.said, "printed into another cell"
+
+
+def test_where_a_button_blocks_progress_is_shown_and_an_interrupt_ends_it(kernel):
+    kernel.run("os.environ['KIT_BLOCKING'] = '1'")
+    panel = Newest(kernel, 60)
+    request = panel.press("run")
+    panel.wait("%")
+    assert not kernel.has_ended(request), "the handler left the work to a thread"
+    kernel.manager.interrupt_kernel()
+    panel.wait("Ready", 10)
+    kernel.run("del os.environ['KIT_BLOCKING']; print(6 * 7)")
+    assert kernel.said == "42\n"
