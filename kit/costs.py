@@ -111,7 +111,6 @@ def predict_loader(
     load_seconds: float,
     step_seconds: float = 0.0,
     waiting_seconds: float = 0.0,
-    carry_seconds: float = 0.0,
     cores: float | None = None,
     step_cores: float = 1.0,
 ) -> float:
@@ -120,8 +119,7 @@ def predict_loader(
     `load_seconds` is what one process needs to make a batch. For `waiting_seconds` of
     them it waits, for storage say, and needs no core. `step_seconds` is the training
     step alone, which keeps `step_cores` cores busy (its threads; few where a GPU does
-    the work). `carry_seconds` is what the main process needs to take a batch over from
-    a worker. `cores=None` means more cores than are needed.
+    the work). `cores=None` means more cores than are needed.
 
     Without workers one process does everything in turn. With n workers a batch takes as
     long as the slowest of three: the workers, n at a time; the main process; the cores,
@@ -136,10 +134,9 @@ def predict_loader(
     """
     if num_workers == 0:
         return load_seconds + step_seconds
-    computing = load_seconds - waiting_seconds
-    computing += carry_seconds + step_cores * step_seconds
-    workers, main = load_seconds / num_workers, step_seconds + carry_seconds
-    return max(workers, main, computing / (cores or math.inf))
+    computing = load_seconds - waiting_seconds + step_cores * step_seconds
+    shared = computing / (cores or math.inf)
+    return max(load_seconds / num_workers, step_seconds, shared)
 
 
 def predict_data_parallel(
