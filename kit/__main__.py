@@ -54,8 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.target:
             experiment = load_function(*options.target)
         else:
-            steps = options.optimizer_steps_per_step
-            experiment = Script(options.script, its, steps)
+            experiment = Script(options.script, its)
         found = diagnosis.diagnose(experiment, **knobs)
     except ExperimentError as error:
         if error.__cause__:
@@ -75,19 +74,14 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m kit", description=summary)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("machine", help="say what this machine is, and why")
-    diagnosing = commands.add_parser(
-        "diagnose",
-        help="say where the time of a script's training loop goes",
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    look = {"epilog": examples, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    said = "say where the time of a script's training loop goes"
+    diagnosing = commands.add_parser("diagnose", help=said, **look)
     add = diagnosing.add_argument
     target = "train.py:train, or package.module:train"
     add("target", type=parse_target, nargs="?", help=target)
     add("knobs", nargs="*", type=parse_knob, metavar="name=value", help="its arguments")
     add("--script", type=parse_file, metavar="FILE", help="train.py, as it is")
-    each = "--optimizer-steps-per-step"
-    add(each, type=int, default=1, metavar="N", help="of a script, 1 as a rule")
     add("--seconds", type=float, default=20.0, help="how long to measure, in all")
     add("--html", type=Path, metavar="FILE", help="write the report as a page")
     return parser

@@ -19,6 +19,7 @@ import threading
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from greenlet import getcurrent, greenlet
 
@@ -81,17 +82,15 @@ class _Ended(BaseException):
 class Script:
     """A script with its arguments as an experiment, in which a step is one item.
 
-    A step ends with every `optimizer_steps` steps of an optimizer; of several ones, of
-    that which came last.
+    A step ends with every step of its optimizer; of several ones, of that which came
+    last.
     """
 
     is_script = True
 
-    def __init__(
-        self, path: Path, arguments: Sequence[str] = (), optimizer_steps: int = 1
-    ) -> None:
+    def __init__(self, path: Path, arguments: Sequence[str] = ()) -> None:
         self._path, self._arguments = path, arguments
-        self._optimizer_steps, self._patience = optimizer_steps, _LATE_SECONDS
+        self._patience = _LATE_SECONDS
         self.__name__ = shlex.join([path.name, *arguments])
 
     def __call__(self) -> Generator[int | None, None, None]:
@@ -117,10 +116,10 @@ class Script:
                 stack.callback(signal.signal, signal.SIGINT, before)
             stack.callback(os.chdir, os.getcwd())
             stack.callback(sys.modules.update, __main__=sys.modules["__main__"])
-            for name in ("argv", "path"):
-                stack.callback(setattr, sys, name, getattr(sys, name))
-            sys.argv = [str(self._path), *self._arguments]
-            sys.path = [str(self._path.resolve().parent), *sys.path]
+            path = [str(self._path.resolve().parent), *sys.path]
+            stack.enter_context(patch.object(sys, "path", path))
+            argv = [str(self._path), *self._arguments]
+            stack.enter_context(patch.object(sys, "argv", argv))
             stack.enter_context(self._ending_steps(script))
             stack.callback(self._end, script)
             if not first:
@@ -162,32 +161,27 @@ class Script:
         from torch.autograd import profiler
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        process, known, steps = os.getpid(), list[Any](), 0
-        most, plain = self._optimizer_steps, profiler.record_function
+        process, known, is_over = os.getpid(), list[Any](), False
 
-        def count(optimizer: Any, *_: object) -> None:
-            nonlocal steps
+        def note(optimizer: Any, *_: object) -> None:
+            nonlocal is_over
             if getcurrent() is not script or os.getpid() != process:
                 return  # another thread's, or a forked child's
             if not any(optimizer is each for each in known):
                 known.append(optimizer)
-            steps += optimizer is known[-1]
+            is_over = optimizer is known[-1]
 
-        class Label(plain):  # type: ignore[misc, valid-type]
+        class Label(profiler.record_function):  # type: ignore[misc, valid-type]
             def __exit__(self, *error: Any) -> None:
-                nonlocal steps
+                nonlocal is_over
                 super().__exit__(*error)
-                if steps >= most and getcurrent() is script:
-                    steps = 0
+                if is_over and getcurrent() is script:
+                    is_over = False
                     script.parent.switch(True)
 
-        hook = register_optimizer_step_post_hook(count)
-        profiler.record_function = Label
-        try:
+        hook = register_optimizer_step_post_hook(note)
+        with hook, patch.object(profiler, "record_function", Label):
             yield
-        finally:
-            profiler.record_function = plain
-            hook.remove()
 
     def _end(self, script: greenlet) -> None:
         for _ in range(_MOST_ENDINGS):
