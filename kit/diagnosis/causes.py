@@ -216,14 +216,11 @@ def decide(savings: Mapping[str, Ratio], profile: Profile) -> tuple[str | None, 
     sure, unsure = [], []
     for cause, (value, low, high) in fractions.items():
         weighs = cause not in _NECESSARY or value > max(compute, memory)
+        may_weigh = high > _WORTH_A_REPAIR and useful < _MOST
         if savings[cause].verdict == "faster" and not low <= LEAST_SAVING:
             if weighs and (value >= _WORTH_A_REPAIR or useful < _MOST):
                 sure.append(cause)
-        elif (
-            math.isnan(value)
-            or (weighs and value >= _WORTH_A_REPAIR)
-            or (weighs and high > _WORTH_A_REPAIR and useful < _MOST)
-        ):
+        elif math.isnan(value) or (weighs and (value >= _WORTH_A_REPAIR or may_weigh)):
             unsure.append(cause)
     best = max(sure, key=lambda c: fractions[c].value, default="")
     if best and "threads" in sure:
@@ -246,7 +243,5 @@ def decide(savings: Mapping[str, Ratio], profile: Profile) -> tuple[str | None, 
         reason = f"{memory:.0%} of the step moves numbers through memory, at "
         return "memory", reason + f"{profile.bandwidth:.0%} of the speed of a copy here"
     small = [f"{CAUSES[c].removed} {write_saving(r)}" for c, r in savings.items()]
-    return (
-        "healthy",
-        f"nothing to repair was found ({'; '.join(small) or 'no suspect'})",
-    )
+    told = "; ".join(small) or "no suspect"
+    return "healthy", f"nothing to repair was found ({told})"
