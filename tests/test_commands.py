@@ -136,7 +136,9 @@ def look():
     """What a script may leave behind."""
     places = sys.argv, [*sys.path], Path.cwd(), sys.modules["__main__"]
     hooks = [*_global_optimizer_post_hooks], profiler.record_function
-    return *places, *hooks, signal.getsignal(signal.SIGINT), threading.enumerate()
+    timers = [x for x in threading.enumerate() if isinstance(x, threading.Timer)]
+    threads = {*threading.enumerate()} - {x for x in timers if x.finished.is_set()}
+    return *places, *hooks, signal.getsignal(signal.SIGINT), threads
 
 
 #: The head of scripts; `made` has their optimizers. Each step adds 1 to a file.
