@@ -36,8 +36,8 @@ ROOMS = [
     *("stats", "figures", "progress", "clock", "system", "machine", "hints", "state"),
     *("experiment", "silence", "life", "variant", "trial", "ratio", "plot"),
     *("comparison", "choices", "budget", "measurement", "recording", "costs", "data"),
-    *("ranks", "diagnosis", "tuning", "teaching", "cells", "widgets", "panel"),
-    *("__main__", "__init__"),
+    *("ranks", "diagnosis", "script", "tuning", "teaching", "cells", "widgets"),
+    *("panel", "__main__", "__init__"),
 ]
 #: The rooms that decide what a number is.
 MEASURING = {"stats", "clock", "state", "system", "experiment", "silence", "life"}
@@ -351,7 +351,8 @@ def test_the_shell_command_of_the_front_page_works(folder, capsys):
     words = shlex.split(re.search(r"`python -m kit (diagnose [^`]+)`", README)[1])
     assert main(words) == 0
     assert "train(batch_size=64)" in capsys.readouterr().out
-    assert "train(batch_size=64)" in Path(words[-1]).read_text("utf-8")
+    page = Path(words[-1]).read_text("utf-8")
+    assert "train(batch_size=64)" in page and "This machine: " in page
 
 
 # Packages and commands

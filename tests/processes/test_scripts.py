@@ -1,4 +1,4 @@
-"""Scripts that chapters send readers to: torchrun's training, recording on a GPU."""
+"""Scripts: torchrun's training, recording on a GPU, and a reader's own as it is."""
 
 import json
 import os
@@ -52,3 +52,23 @@ def test_a_chapter_is_recorded_with_a_real_python(tmp_path):
     assert [trial.experiment for trial in recording.read(made).trials] == ["count"]
     cells = json.loads((tmp_path / "00_short.ipynb").read_text())["cells"]
     assert "items per second" in str(cells[0]["outputs"])
+
+
+LOOP = """import torch
+print("hi")
+net = torch.nn.Linear(9, 1)
+made = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(40):
+    net(torch.ones(2, 9)).sum().backward()
+    made.step()
+"""
+
+
+def test_a_readers_script_is_diagnosed_as_it_is(tmp_path):
+    (tmp_path / "train.py").write_text(LOOP)
+    words = ["--script", "train.py", "--", "-x", "1"]
+    command = [sys.executable, "-m", "kit", "diagnose", *words]
+    where = {"cwd": tmp_path, "env": os.environ | {"KIT_SMOKE": "1"}, "text": True}
+    out = subprocess.check_output(command, **where)
+    assert out.count("hi\n") == 1, "what it prints is heard once"
+    assert "train.py -x 1" in out and "backward" in out
