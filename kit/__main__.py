@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.target:
             experiment = load_function(*options.target)
         else:
-            experiment = Script(options.script, its)
+            experiment = Script(options.script, its, options.optimizer_steps_per_step)
         found = diagnosis.diagnose(experiment, **knobs)
     except ExperimentError as error:
         if error.__cause__:
@@ -78,10 +78,11 @@ def make_parser() -> argparse.ArgumentParser:
     said = "say where the time of a script's training loop goes"
     diagnosing = commands.add_parser("diagnose", help=said, **look)
     add = diagnosing.add_argument
-    target = "train.py:train, or package.module:train"
-    add("target", type=parse_target, nargs="?", help=target)
+    add("target", type=parse_target, nargs="?", help="train.py:train, or package:train")
     add("knobs", nargs="*", type=parse_knob, metavar="name=value", help="its arguments")
     add("--script", type=parse_file, metavar="FILE", help="train.py, as it is")
+    each = "--optimizer-steps-per-step"
+    add(each, type=int, default=1, metavar="N", help="of a script, 1 as a rule")
     add("--seconds", type=float, default=20.0, help="how long to measure, in all")
     add("--html", type=Path, metavar="FILE", help="write the report as a page")
     return parser

@@ -82,16 +82,16 @@ class _Ended(BaseException):
 class Script:
     """A script with its arguments as an experiment, in which a step is one item.
 
-    A step ends with every step of its optimizer; of several ones, of that which came
-    last.
+    A step ends with every `most` steps of its optimizer; of several ones, of that which
+    came last.
     """
 
     is_script = True
 
-    def __init__(self, path: Path, arguments: Sequence[str] = ()) -> None:
-        self._path, self._arguments = path, arguments
+    def __init__(self, path: Path, words: Sequence[str] = (), most: int = 1) -> None:
+        self._path, self._words, self._most = path, words, most
         self._patience = _LATE_SECONDS
-        self.__name__ = shlex.join([path.name, *arguments])
+        self.__name__ = shlex.join([path.name, *words])
 
     def __call__(self) -> Generator[int | None, None, None]:
         """Run the script as Python would; where it ends, again."""
@@ -118,7 +118,7 @@ class Script:
             stack.callback(sys.modules.update, __main__=sys.modules["__main__"])
             path = [str(self._path.resolve().parent), *sys.path]
             stack.enter_context(patch.object(sys, "path", path))
-            argv = [str(self._path), *self._arguments]
+            argv = [str(self._path), *self._words]
             stack.enter_context(patch.object(sys, "argv", argv))
             stack.enter_context(self._ending_steps(script))
             stack.callback(self._end, script)
@@ -161,25 +161,25 @@ class Script:
         from torch.autograd import profiler
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        process, known, is_over = os.getpid(), list[Any](), False
+        process, known, steps = os.getpid(), list[Any](), 0
 
-        def note(optimizer: Any, *_: object) -> None:
-            nonlocal is_over
+        def count(optimizer: Any, *_: object) -> None:
+            nonlocal steps
             if getcurrent() is not script or os.getpid() != process:
                 return  # another thread's, or a forked child's
             if not any(optimizer is each for each in known):
                 known.append(optimizer)
-            is_over = optimizer is known[-1]
+            steps += optimizer is known[-1]
 
         class Label(profiler.record_function):  # type: ignore[misc, valid-type]
             def __exit__(self, *error: Any) -> None:
-                nonlocal is_over
+                nonlocal steps
                 super().__exit__(*error)
-                if is_over and getcurrent() is script:
-                    is_over = False
+                if steps >= self._most and getcurrent() is script:
+                    steps = 0
                     script.parent.switch(True)
 
-        hook = register_optimizer_step_post_hook(note)
+        hook = register_optimizer_step_post_hook(count)
         with hook, patch.object(profiler, "record_function", Label):
             yield
 

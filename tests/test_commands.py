@@ -152,19 +152,19 @@ def step(n=0):
     made[n].step()
 """
 FOREVER = HEAD + "try:\n    while True: {}\nfinally: open('end', 'w')"
-SHAPES = [("step()", "0"), ("step(); step(1)", "01")]
-SHAPES += [("step(1); step(1); step()", "110"), ("os.chdir('/'); step()", "0")]
+SHAPES = [("step()", 1, "0"), ("step()", 3, "000"), ("step(); step(1)", 1, "01")]
+SHAPES += [("step(1); step(1); step()", 1, "110"), ("os.chdir('/'); step()", 1, "0")]
 
 
-@pytest.mark.parametrize(("body", "each"), SHAPES)
-def test_a_script_runs_as_it_is_and_leaves_nothing(tmp_path, body, each):
+@pytest.mark.parametrize(("body", "most", "each"), SHAPES)
+def test_a_script_runs_as_it_is_and_leaves_nothing(tmp_path, body, most, each):
     body = body.replace("os.chdir('/')", "os.chdir('..'); os.chdir(sys.argv[2])")
     where = tmp_path / "its" / "train.py"
     where.parent.mkdir()
     (where.parent / "width.py").write_text("N = 3")
     where.write_text(FOREVER.format(body))
     before = look()
-    run = Script(where, ["--lr", str(tmp_path)])()
+    run = Script(where, ["--lr", str(tmp_path)], most)()
     assert next(run) == 1 and sys.argv == [str(where), "--lr", str(tmp_path)]
     assert next(run) == next(run) == 1  # by now it is known which one steps last
     done = Path("steps").read_text()

@@ -66,7 +66,7 @@ for _ in range(40):
 
 def test_a_readers_script_is_diagnosed_as_it_is(tmp_path):
     (tmp_path / "train.py").write_text(LOOP)
-    words = ["--script", "train.py", "--", "-x", "1"]
+    words = ["--script", "train.py", "--optimizer-steps-per-step=2", "--", "-x", "1"]
     command = [sys.executable, "-m", "kit", "diagnose", *words]
     where = {"cwd": tmp_path, "env": os.environ | {"KIT_SMOKE": "1"}, "text": True}
     out = subprocess.check_output(command, **where)
