@@ -29,8 +29,7 @@ from kit.silence import silencing
 #: A script that goes on so often after it was ended cannot be ended.
 _MOST_ENDINGS = 100
 _UNENDING: list[greenlet] = []
-_LEAST_STEPS = 20
-_LATE_SECONDS = 8.0
+_LEAST_STEPS, _LATE_SECONDS = 20, 8.0
 _CURE = """If it trains in processes or threads of its own, let its main thread do it. \
 Else put a `yield` into its loop, and diagnose that: train.py:train."""
 _LATE = f"""{{}} has called no optimizer.step() for {_LATE_SECONDS:g} s.

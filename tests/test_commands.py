@@ -95,12 +95,11 @@ def test_a_knob_is_a_literal_or_else_a_string(capsys, asked, text, value):
 
 
 WORDS = [("diagnose --help", 0, "kit diagnose train.py:train batch_size=64")]
-WORDS += [("machine", 0, "cores")]
+WORDS += [("machine", 0, "cores"), ("dance", 2, "usage: ")]
 WORDS += [("diagnose train.py:train lr", 2, "'lr' is not written name=value")]
 WORDS += [("diagnose train.py:train --seconds five", 2, "five")]
 WORDS += [("diagnose train.py", 2, "which function of it? train.py:train")]
 WORDS += [("diagnose absent.py:train", 2, "there is no file absent.py here")]
-WORDS += [("dance", 2, "usage: ")]
 WORDS += [("diagnose train.py:absent", 1, "train.py has no absent")]
 WORDS += [("diagnose train.py:train seconds=13", 1, "error: train ended after 1")]
 

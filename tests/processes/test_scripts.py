@@ -9,6 +9,8 @@ import tarfile
 
 import nbformat
 import pytest
+import yaml
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 from project import PYTHON, TUTORIALS
 
 from kit import recording
@@ -55,12 +57,9 @@ def test_a_chapter_is_recorded_with_a_real_python(tmp_path):
 
 
 LOOP = """import torch
+made = torch.optim.SGD([there := torch.ones(9, requires_grad=True)])
 print("hi")
-net = torch.nn.Linear(9, 1)
-made = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(40):
-    net(torch.ones(2, 9)).sum().backward()
-    made.step()
+for _ in range(40): there.sum().backward(), made.step()
 """
 
 
@@ -72,3 +71,9 @@ def test_a_readers_script_is_diagnosed_as_it_is(tmp_path):
     out = subprocess.check_output(command, **where)
     assert out.count("hi\n") == 1, "what it prints is heard once"
     assert "train.py -x 1" in out and "backward" in out
+
+
+def test_a_cluster_takes_the_files_of_chapter_17():
+    subprocess.run(["bash", "-n", SCRIPTS / "train.sbatch"], check=True)
+    text = (SCRIPTS / "trainjob.yaml").read_text("utf-8")
+    assert TrainerV1alpha1TrainJob.from_dict(yaml.safe_load(text)).spec.trainer
