@@ -20,6 +20,8 @@ PROCESSES = tests/browser tests/processes
 # They measure in earnest, so nothing runs beside them.
 ALONE = tests/test_planted_loops.py
 CHAPTERS = tests/test_chapters.py
+# Half of them, by the last digit of their numbers.
+EVEN = 0_ or 2_ or 4_ or 6_ or 8_
 PYTEST = KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest --durations=10
 # For once a night: tests that are marked so, and properties with more examples.
 NIGHTLY = -m "nightly or not nightly" --hypothesis-profile=nightly --timeout=1200
@@ -30,7 +32,7 @@ $(error TORCH=$(TORCH) is not known: leave it out, or say TORCH=cpu)
 endif
 
 .PHONY: help lab test test-all bench calibrate clean
-.PHONY: test-style test-processes test-kit test-chapters test-alone
+.PHONY: test-style test-chapters-odd test-chapters-even test-processes test-kit test-alone
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' \
@@ -51,7 +53,7 @@ lab: $(STAMP)  ## Open JupyterLab at the first chapter
 test: $(STAMP)  ## Run every check: style, spelling, tests, notebooks, claims
 	$(MAKE) --no-print-directory test-style
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(SYNC) \
-	  test-chapters test-processes test-kit
+	  test-chapters-odd test-chapters-even test-processes test-kit
 	$(MAKE) --no-print-directory test-alone
 	$(BIN)/python tutorials/scripts/claims.py --check
 
@@ -78,8 +80,11 @@ test-kit:
 test-alone:
 	$(PYTEST) $(ALONE)
 
-test-chapters:
-	$(PYTEST) $(CHAPTERS)
+test-chapters-odd:
+	$(PYTEST) $(CHAPTERS) -k "not ($(EVEN))"
+
+test-chapters-even:
+	$(PYTEST) $(CHAPTERS) -k "$(EVEN)"
 
 bench: $(STAMP)  ## Benchmarks, then notebooks at full length and their claims
 	@if [ -d tests/benchmarks ]; then set -x; KIT_CACHE="$(KIT_CACHE)" \

@@ -4,6 +4,7 @@ examples:
   python -m kit machine
   python -m kit diagnose train.py:train batch_size=64
   python -m kit diagnose package.module:train amp=True --seconds 30 --html report.html
+  python -m kit diagnose --script train.py --html report.html -- --its-own arguments
 
 In train.py, the training loop is a function that says `yield` after each step:
 
@@ -13,6 +14,9 @@ In train.py, the training loop is a function that says `yield` after each step:
           ...
           yield len(batch)
 
+With --script it runs as it is, again and again, in this folder, and writes what it
+writes. A step ends with `optimizer.step()`.
+
 Exit status: 0 diagnosed, 1 it could not be measured, 2 it was asked for wrongly. An
 error of the script itself is shown as Python shows it.
 """
@@ -21,9 +25,8 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import sys
-import threading
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,33 +37,28 @@ from kit.machine import this_machine
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
-    summary, _, examples = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(prog="python -m kit", description=summary)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("machine", help="say what this machine is, and why")
-    diagnosing = commands.add_parser(
-        "diagnose",
-        help="say where the time of a script's training loop goes",
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = diagnosing.add_argument
-    add("target", type=parse_target, help="train.py:train, or package.module:train")
-    add("knobs", nargs="*", type=parse_knob, metavar="name=value", help="its arguments")
-    add("--seconds", type=float, default=20.0, help="how long to measure, in all")
-    add("--html", type=Path, metavar="FILE", help="write the report as a page")
-    options = parser.parse_args(arguments)
+    words = [*(sys.argv[1:] if arguments is None else arguments), "--"]
+    own, its = words[: words.index("--")], words[words.index("--") + 1 : -1]
+    parser = make_parser()
+    options = parser.parse_args(own)
     if options.command == "machine":
         print(this_machine(), flush=True)
         return 0
+    if (options.script is None) == (options.target is None):
+        parser.error("diagnose train.py:train, or --script train.py -- its arguments")
     from kit import diagnosis
+    from kit.script import Script, load_function
 
+    knobs = {"seconds": options.seconds, **dict(options.knobs)}
     try:
-        experiment = load_experiment(*options.target)
-        found = diagnosis.diagnose(
-            experiment, **{"seconds": options.seconds, **dict(options.knobs)}
-        )
+        if options.target:
+            experiment = load_function(*options.target)
+        else:
+            experiment = Script(options.script, its, options.optimizer_steps_per_step)
+        found = diagnosis.diagnose(experiment, **knobs)
     except ExperimentError as error:
+        if error.__cause__:
+            traceback.print_exception(error.__cause__)
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(found)
@@ -70,13 +68,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def make_parser() -> argparse.ArgumentParser:
+    """Make what reads the words of a command, but what follows `--`."""
+    summary, _, examples = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(prog="python -m kit", description=summary)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("machine", help="say what this machine is, and why")
+    look = {"epilog": examples, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    said = "say where the time of a script's training loop goes"
+    diagnosing = commands.add_parser("diagnose", help=said, **look)
+    add = diagnosing.add_argument
+    add("target", type=parse_target, nargs="?", help="train.py:train, or package:train")
+    add("knobs", nargs="*", type=parse_knob, metavar="name=value", help="its arguments")
+    add("--script", type=parse_file, metavar="FILE", help="train.py, as it is")
+    each = "--optimizer-steps-per-step"
+    add(each, type=int, default=1, metavar="N", help="of a script, 1 as a rule")
+    add("--seconds", type=float, default=20.0, help="how long to measure, in all")
+    add("--html", type=Path, metavar="FILE", help="write the report as a page")
+    return parser
+
+
+def parse_file(name: str) -> Path:
+    """Return the path of a file that is there."""
+    if not Path(name).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {name} here")
+    return Path(name)
+
+
 def parse_target(target: str) -> tuple[str, str]:
     """Split "path/to/train.py:train" into where the function is, and its name."""
     where, _, function = target.rpartition(":")
     if not where:
         raise argparse.ArgumentTypeError(f"which function of it? {target}:train")
-    if where.endswith(".py") and not Path(where).is_file():
-        raise argparse.ArgumentTypeError(f"there is no file {where} here")
+    if where.endswith(".py"):
+        parse_file(where)
     return where, function
 
 
@@ -93,32 +118,6 @@ def parse_knob(word: str) -> tuple[str, Any]:
         return name, ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return name, text
-
-
-def load_experiment(where: str, function: str, seconds: float = 10.0) -> Any:
-    """Import a script, or a module, and return one of its functions.
-
-    The script's folder comes first on `sys.path`, as with `python train.py`. A script
-    that is still being imported after so many seconds is named.
-    """
-    path = Path(where)
-    is_file = path.suffix == ".py"
-    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
-    said = (
-        f"{where} is still being imported after {seconds:g} s: it seems to train while "
-        "it is imported.\nPut the loop into a function with a `yield`, and what calls "
-        'that under `if __name__ == "__main__":`.'
-    )
-    timer = threading.Timer(seconds, print, [said], {"file": sys.stderr})
-    timer.daemon = True
-    timer.start()
-    try:
-        module = importlib.import_module(path.stem if is_file else where)
-    finally:
-        timer.cancel()
-    if not hasattr(module, function):
-        raise ExperimentError(f"{where} has no {function}.\nName one of its functions.")
-    return getattr(module, function)
 
 
 if __name__ == "__main__":

@@ -166,10 +166,8 @@ class Comparison:
         (plus their difference), so that no two figures contradict each other.
         """
         number = next(i for i, other in enumerate(self.trials) if other is trial)
-        ratio, base = (
-            self._ratio(self.labels[number]),
-            quantity_of(self.baseline, self.of),
-        )
+        ratio = self._ratio(self.labels[number])
+        base = quantity_of(self.baseline, self.of)
         if number == 0 or math.isnan(ratio.value) or math.isnan(base[0]):
             return quantity_of(trial, self.of)
         value, low, high = ratio.value, ratio.low, ratio.high

@@ -34,14 +34,6 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-def _check(caller: str, *, above: bool = False, **amounts: float) -> None:
-    """Raise ValueError in the name of a function for an amount that cannot be."""
-    for name, amount in amounts.items():
-        if not amount >= 0 or (above and amount == 0):
-            least = "above 0" if above else "0 or more"
-            raise ValueError(f"{caller}(): {name}={amount}, but it has to be {least}")
-
-
 # What grows along a straight line
 
 
@@ -119,7 +111,6 @@ def predict_loader(
     load_seconds: float,
     step_seconds: float = 0.0,
     waiting_seconds: float = 0.0,
-    carry_seconds: float = 0.0,
     cores: float | None = None,
     step_cores: float = 1.0,
 ) -> float:
@@ -128,9 +119,7 @@ def predict_loader(
     `load_seconds` is what one process needs to make a batch. For `waiting_seconds` of
     them it waits, for storage say, and needs no core. `step_seconds` is the training
     step alone, which keeps `step_cores` cores busy (its threads; few where a GPU does
-    the work). `carry_seconds` is what the main process needs to take a batch over from
-    a worker. `cores=None` means more cores than are needed. Raises ValueError for
-    fewer workers than none, no cores, or a wait that is longer than its load.
+    the work). `cores=None` means more cores than are needed.
 
     Without workers one process does everything in turn. With n workers a batch takes as
     long as the slowest of three: the workers, n at a time; the main process; the cores,
@@ -143,15 +132,11 @@ def predict_loader(
     >>> predict_loader(8, load_seconds=0.4, waiting_seconds=0.36, cores=2)
     0.05
     """
-    computing = load_seconds - waiting_seconds
-    known = {"load_seconds - waiting_seconds": computing}
-    _check("predict_loader", num_workers=num_workers, **known)
-    _check("predict_loader", above=True, cores=math.inf if cores is None else cores)
     if num_workers == 0:
         return load_seconds + step_seconds
-    computing += carry_seconds + step_cores * step_seconds
-    workers, main = load_seconds / num_workers, step_seconds + carry_seconds
-    return max(workers, main, computing / (cores or math.inf))
+    computing = load_seconds - waiting_seconds + step_cores * step_seconds
+    shared = computing / (cores or math.inf)
+    return max(load_seconds / num_workers, step_seconds, shared)
 
 
 def predict_data_parallel(
@@ -167,7 +152,7 @@ def predict_data_parallel(
     `compute_seconds` is what one rank alone needs for the whole batch. All ranks then
     average `gradient_bytes` of gradients, all of them together. `latency_seconds` is
     what that costs however few bytes there are, and `bytes_per_second` how fast a rank
-    sends. One rank alone sends nothing. Raises ValueError for no ranks or no speed.
+    sends. One rank alone sends nothing.
 
     t = compute / n + latency + sent / speed: nothing overlaps. In a ring each rank
     sends 2 (n - 1) / n times the gradients' bytes, and no all-reduce can do with less:
@@ -180,8 +165,6 @@ def predict_data_parallel(
     >>> predict_data_parallel(2, compute_seconds=0.08, gradient_bytes=4e6, **link)
     0.045
     """
-    speed = {"bytes_per_second": bytes_per_second}
-    _check("predict_data_parallel", above=True, ranks=ranks, **speed)
     if ranks == 1:
         return compute_seconds
     sent = 2 * (ranks - 1) / ranks * gradient_bytes
@@ -205,12 +188,9 @@ class Link(NamedTuple):
     def slowed(self, factor: float) -> Link:
         """Return a link over which every message takes `factor` times as long.
 
-        Raises ValueError for a factor that is not above 0.
-
         >>> Link(0.5, 64.0).slowed(2)
         Link(latency_seconds=1.0, bytes_per_second=32.0)
         """
-        _check("Link.slowed", above=True, factor=factor)
         return Link(self.latency_seconds * factor, self.bytes_per_second / factor)
 
 

@@ -72,6 +72,11 @@ class Experiment:
         """What the reader wrote."""
         return self.written or self.function
 
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a whole program, which another would disturb."""
+        return getattr(getattr(self.own, "func", self.own), "is_script", False)
+
     def bind(self, knobs: Mapping[str, object]) -> dict[str, object]:
         """Check the knobs against the signature; return all of them, set or default.
 
@@ -241,10 +246,12 @@ def describe(name: str, knobs: Mapping[str, object]) -> str:
 
     >>> describe("train", {"batch_size": 64})
     'train(batch_size=64)'
+    >>> describe("train.py --epochs 3", {})
+    'train.py --epochs 3'
     """
     inside = ", ".join(f"{k}={format_value(v, 30)}" for k, v in knobs.items())
-    text = f"{name}({inside})"
-    return text if len(text) <= 100 else text[:98] + "…)"
+    text = f"{name}({inside})" if knobs or name.isidentifier() else name
+    return text if len(text) <= 100 else text[:98] + "…" + ")" * bool(knobs)
 
 
 # What an experiment reaches, and its source

@@ -41,17 +41,13 @@ def find_hint(error: BaseException) -> str | None:
     >>> find_hint(RuntimeError("DataLoader timed out after 5 seconds"))[:24]
     'A worker hangs, or needs'
     """
-    said = split_error(error)[2]
-    if "exited unexpectedly" in said and this_machine().start_method != "fork":
+    said, machine = split_error(error)[2], this_machine()
+    if "exited unexpectedly" in said and machine.start_method != "fork":
         return f"What it said is in the terminal or the server's log. {_IN_A_FILE}"
     found = [text for pattern, text in _HINTS.items() if re.search(pattern, said, re.I)]
-    return _fill(found[0]) if found else None
-
-
-def _fill(advice: str) -> str:
-    machine = this_machine()
+    memory = format_bytes(machine.memory_bytes)
     shared = format_bytes(machine.shared_memory_bytes)
-    return advice.format(memory=format_bytes(machine.memory_bytes), shared=shared)
+    return found[0].format(memory=memory, shared=shared) if found else None
 
 
 def name_dead_worker(error: BaseException) -> BaseException:

@@ -239,7 +239,7 @@ def _look(variant: Variant, budget: Budget) -> None:
             if budget.has_seen_enough(variant, life, clock.CLOCK.wall() - begun):
                 break
         closing = clock.CLOCK.wall()
-    variant.rests = life.rests
+    variant.rests = life.rests and not variant.experiment.is_script
     variant.start_seconds += clock.CLOCK.wall() - closing
     budget.begun += started
 

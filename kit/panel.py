@@ -78,14 +78,10 @@ class Panel:
         self.start = {k: find(v, defaults.get(k)) or 0 for k, v in lists.items()}
         self.names = {k: choices.name_choices(v, _write) for k, v in lists.items()}
         self._x = next((k for k, v in lists.items() if _is_ordered(v)), None)
-        told = [
-            {choices.EXPERIMENT: v.experiment.name, **v.knobs} for v in self.variants
-        ]
-        columns = [v.label for v in self.variants], told, predict(model, told)
-        self._points = [
-            Point(label, knobs, _UNKNOWN, predicted)
-            for label, knobs, predicted in zip(*columns, strict=True)
-        ]
+        name = choices.EXPERIMENT
+        told = [{name: v.experiment.name, **v.knobs} for v in self.variants]
+        labels, unknown = [v.label for v in self.variants], [_UNKNOWN] * len(told)
+        self._points = list(map(Point, labels, told, unknown, predict(model, told)))
         self._recorded = find_recorded(self.variants)
         self.title = " · ".join({chosen.title: 0 for chosen in found}).rstrip(".")
         self.progress: Progress | None = None

@@ -47,18 +47,12 @@ def plot_points(
     `baseline` is the number of the point that the others are compared with.
     """
     if x is not None:
-        lines, logx = (
-            _make_lines(points, x),
-            figures.is_wide([p.knobs[x] for p in points if p.knobs[x] > 0]),
-        )
+        logx = figures.is_wide([p.knobs[x] for p in points if p.knobs[x] > 0])
         look = {"title": title, "xlabel": x, "ylabel": unit, "width": width}
-        return figures.draw_lines(lines, logx=logx, **look)
-    values, lows, highs = zip(*(point.quantity for point in points), strict=True)
+        return figures.draw_lines(_make_lines(points, x), logx=logx, **look)
     return figures.draw_bars(
         [", ".join(filter(None, (p.label, p.origin))) for p in points],
-        values,
-        lows,
-        highs,
+        *zip(*(point.quantity for point in points), strict=True),
         title=title,
         unit=unit,
         baseline=baseline,

@@ -54,14 +54,6 @@ class Progress:
         """Ask the measurement to stop after the current step."""
         self.stopping = True
 
-    def disturb(self) -> None:
-        """Say that something else runs in this process, unless this one only waits."""
-        self.disturbed = self.disturbed or not self.waiting
-
-    def take_turn(self) -> None:
-        """Go on after others have been waited for."""
-        self.waiting = False
-
     def report(self, find: Callable[[], Mapping[str, Any]]) -> None:
         """Offer what was measured so far, by label, at a moment when nothing is timed.
 
@@ -110,9 +102,8 @@ class Progress:
 
     def __enter__(self) -> Progress:
         run = contextvars.copy_context().run  # output belongs to the cell of a context
-        self._thread = threading.Thread(
-            target=run, args=[self._show], name="kit progress", daemon=True
-        )
+        self._thread = threading.Thread(target=run, args=[self._show], daemon=True)
+        self._thread.name = "kit progress"
         self._thread.start()
         return self
 
@@ -162,7 +153,7 @@ def take_turn(progress: Progress) -> Generator[None, None, None]:
             raise Stopped
     _titles.append(progress.title)
     try:
-        progress.take_turn()
+        progress.waiting = False
         yield
     finally:
         _titles.pop()

@@ -72,11 +72,11 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
         lives = [_write_life(life) for life in trial.lives]
         rows.append({**row, "lives": lives, "machine": machines.index(machine)})
     numbers = {id(trial): number for number, trial in enumerate(recording.trials)}
-    comparisons = [
-        {name: getattr(comparison, name) for name in ("of", "within", "labels")}
-        | {"trials": [numbers[id(trial)] for trial in comparison.trials]}
-        for comparison in recording.comparisons
-    ]
+    comparisons = []
+    for made in recording.comparisons:
+        row = {name: getattr(made, name) for name in ("of", "within", "labels")}
+        row["trials"] = [numbers[id(trial)] for trial in made.trials]
+        comparisons.append(row)
     content = {"format": FORMAT, "machines": machines, "trials": rows}
     content |= {"comparisons": comparisons, "claims": recording.claims}
     content = _plain(content)
@@ -86,8 +86,14 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
     text = json.dumps(content, allow_nan=False)
     text = text.replace('}, {"', '},\n{"').replace(': [{"', ': [\n{"') + "\n"
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        replace_text(Path(path), text)
+        (home := Path(path).parent).mkdir(parents=True, exist_ok=True)
+        # In one stroke: nobody ever sees half of it.
+        with tempfile.TemporaryDirectory(dir=home, prefix=".") as folder:
+            with open(Path(folder, "whole"), "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(file.name, path)
     except OSError as error:
         raise RecordingError(
             f"{path}: cannot be written ({error}); nothing was changed.\n"
@@ -121,22 +127,6 @@ def compute_checksum(content: Mapping[str, Any]) -> str:
     """Return what tells whether a recording was changed by hand."""
     rest = {key: value for key, value in content.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file in one stroke: nobody ever sees half of it."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 # Reading

@@ -76,15 +76,11 @@ class Trial:
     @property
     def metrics(self) -> dict[str, list[float]]:
         """Each metric as one float per timed step, nan where it was not given."""
-        names = dict.fromkeys(name for life in self.lives for name in life.metrics)
-        return {
-            name: [
-                value
-                for life in self.lives
-                for value in life.metrics.get(name, [math.nan] * _steps(life.blocks))
-            ]
-            for name in names
-        }
+        found = {name: list[float]() for life in self.lives for name in life.metrics}
+        for life in self.lives:
+            for name, column in found.items():
+                column += life.metrics.get(name, [math.nan] * _steps(life.blocks))
+        return found
 
     def last_values(self, metric: str) -> list[float]:
         """Return a metric's last value in each life (each run, for whole runs)."""

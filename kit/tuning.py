@@ -20,7 +20,7 @@ from typing import Any
 from kit import clock, figures
 from kit.choices import Request, make_variant
 from kit.comparison import Comparison
-from kit.costs import Line, fit_line, predict_loader
+from kit.costs import fit_line, predict_loader
 from kit.experiment import Experiment, ExperimentError, named, resolve, smoke
 from kit.figures import format_bytes, format_number, format_value
 from kit.life import COLD, Life
@@ -246,18 +246,6 @@ class BatchSizeTuning:
         top, above = max(self.trials), min([self.most + 1, *self.too_large]) - 1
         return max(top, int(min(far, above))) if far < math.inf else top
 
-    @property
-    def time(self) -> Line | None:
-        """The line of seconds per step over the size; None where one was tried."""
-        steps = [trial.step_seconds for trial in self.trials.values()]
-        return fit_line([*self.trials], steps) if len(steps) > 1 else None
-
-    @property
-    def memory(self) -> Line | None:
-        """The line of peak memory over the size; None where one was tried."""
-        peaks = [*map(_read_peak, self.trials.values())]
-        return fit_line([*self.trials], peaks) if len(peaks) > 1 else None
-
     def _find_size(self, amount: float, *, at_worst: bool = False) -> float:
         """Return the size at which memory comes to an amount; inf where none is seen.
 
@@ -281,8 +269,10 @@ class BatchSizeTuning:
             return 1 if min(self.too_large) > 1 else None
         top, last = [*self.trials.items()][-1]
         peak, longer = _read_peak(last), _SECOND * top
-        if self.time is not None:
-            longer = self.time.find_size(_LONGER * last.step_seconds)
+        if len(self.trials) > 1:
+            steps = [trial.step_seconds for trial in self.trials.values()]
+            times = fit_line([*self.trials], steps)
+            longer = times.find_size(_LONGER * last.step_seconds)
         goal = max(_SHARE * self.budget_bytes, (peak + self.budget_bytes) / 2)
         above = min(self.too_large, default=math.inf)
         sizes = [self.most, longer, _LARGER * top, self._find_size(goal)]

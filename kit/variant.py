@@ -105,10 +105,11 @@ class Variant:
             return Stopped()
         kind, worker, said = split_error(named := name_dead_worker(error))
         where = f"{at}, {worker}" if worker else at
+        try_it = "python {}" if self.experiment.is_script else "next({})"
         return ExperimentError(
             f"{self.call} raised {kind} in {where}: {said}\n"
             f"{find_hint(named) or 'The traceback shows the line.'}\n"
-            f"Try it without the kit: next({self.call})."
+            f"Try it without the kit: {try_it.format(self.call)}."
         )
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 import datetime
 import math
 import re
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -14,14 +15,17 @@ import pytest
 import record as recorder
 from pages import format_table
 from slices import fingerprint
+from torch.autograd import profiler
+from torch.optim.optimizer import _global_optimizer_post_hooks
 from trials import make_machine, rate_trial, run_trial
 
 from kit import diagnosis, recording
-from kit.__main__ import load_experiment, main
+from kit.__main__ import main
 from kit.comparison import Comparison
 from kit.experiment import ExperimentError
 from kit.ratio import Ratio
 from kit.recording import Recording
+from kit.script import Script, load_function
 from kit.teaching import Claim
 from kit.trial import JOURNAL
 
@@ -41,7 +45,7 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setattr(sys, "path", sys.path[:])
     before, JOURNAL[:] = JOURNAL[:], []
-    for name in ("train", "quick", "sizes", "package", "package.module"):
+    for name in ("train", "quick", "sizes", "width", "package", "package.module"):
         monkeypatch.setitem(sys.modules, name, None)  # it comes back as it was
         del sys.modules[name]
     yield
@@ -91,12 +95,11 @@ def test_a_knob_is_a_literal_or_else_a_string(capsys, asked, text, value):
 
 
 WORDS = [("diagnose --help", 0, "kit diagnose train.py:train batch_size=64")]
-WORDS += [("machine", 0, "cores")]
+WORDS += [("machine", 0, "cores"), ("dance", 2, "usage: ")]
 WORDS += [("diagnose train.py:train lr", 2, "'lr' is not written name=value")]
 WORDS += [("diagnose train.py:train --seconds five", 2, "five")]
 WORDS += [("diagnose train.py", 2, "which function of it? train.py:train")]
 WORDS += [("diagnose absent.py:train", 2, "there is no file absent.py here")]
-WORDS += [("dance", 2, "usage: ")]
 WORDS += [("diagnose train.py:absent", 1, "train.py has no absent")]
 WORDS += [("diagnose train.py:train seconds=13", 1, "error: train ended after 1")]
 
@@ -116,16 +119,73 @@ def test_a_script_is_imported_as_python_would_run_it(capsys):
         code = f"from {place}sizes import N\ndef train():\n    yield N"
         Path(f"package/{name}.py").write_text(code)
     for where in ("package/train.py", "package.module"):
-        assert next(load_experiment(where, "train")()) == 5
+        assert next(load_function(where, "train")()) == 5
     assert sys.modules["train"].__name__ == "train", "worker processes find it"
     Path("quick.py").write_text("import time\ntime.sleep(0.1)\n1 / 0")
     for seconds, times in ((10.0, 0), (0.01, 1)):
         with pytest.raises(ZeroDivisionError):  # which Python shows
-            load_experiment("quick.py", "train", seconds=seconds)
+            load_function("quick.py", "train", seconds=seconds)
         said = capsys.readouterr().err
         assert said.count("quick.py") == said.count("while it is imported") == times
         timers = [x for x in threading.enumerate() if isinstance(x, threading.Timer)]
         assert all(timer.finished.is_set() for timer in timers), "it says so later"
+
+
+def look():
+    """What a script may leave behind."""
+    places = sys.argv, [*sys.path], Path.cwd(), sys.modules["__main__"]
+    hooks = [*_global_optimizer_post_hooks], profiler.record_function
+    timers = [x for x in threading.enumerate() if isinstance(x, threading.Timer)]
+    threads = {*threading.enumerate()} - {x for x in timers if x.finished.is_set()}
+    return *places, *hooks, signal.getsignal(signal.SIGINT), threads
+
+
+#: The head of scripts; `made` has their optimizers. Each step adds 1 to a file.
+HEAD = """import sys, os, torch, width
+from torch import nn
+nets = [nn.Linear(width.N, 1) for _ in range(2)]
+made = [torch.optim.SGD(net.parameters(), 0.1) for net in nets]
+def step(n=0):
+    with open("steps", "a") as file: file.write(str(n))
+    nets[n](torch.ones(2, width.N)).sum().backward()
+    made[n].step()
+"""
+FOREVER = HEAD + "try:\n    while True: {}\nfinally: open('end', 'w')"
+SHAPES = [("step()", 1, "0"), ("step()", 3, "000"), ("step(); step(1)", 1, "01")]
+SHAPES += [("step(1); step(1); step()", 1, "110"), ("os.chdir('/'); step()", 1, "0")]
+
+
+@pytest.mark.parametrize(("body", "most", "each"), SHAPES)
+def test_a_script_runs_as_it_is_and_leaves_nothing(tmp_path, body, most, each):
+    body = body.replace("os.chdir('/')", "os.chdir('..'); os.chdir(sys.argv[2])")
+    where = tmp_path / "its" / "train.py"
+    where.parent.mkdir()
+    (where.parent / "width.py").write_text("N = 3")
+    where.write_text(FOREVER.format(body))
+    before = look()
+    run = Script(where, ["--lr", str(tmp_path)], most)()
+    assert next(run) == 1 and sys.argv == [str(where), "--lr", str(tmp_path)]
+    assert next(run) == next(run) == 1  # by now it is known which one steps last
+    done = Path("steps").read_text()
+    assert next(run) == next(run) == 1 and not Path("end").exists()
+    assert Path("steps").read_text() == done + 2 * each
+    run.close()
+    assert Path("end").exists() and look() == before
+
+
+ENDS = [("print('hi')", "without one optimizer.step()"), ("1 / 0", "ZeroDivision")]
+ENDS += [("sys.exit(3)", "exit status 3"), ("step()", "after 1 steps, too few")]
+ENDS += [("while True:\n try: step()\n except: pass", "Write `except Exception:`")]
+
+
+@pytest.mark.parametrize(("body", "said"), ENDS)
+def test_why_a_script_cannot_be_diagnosed_is_told(capsys, body, said, smoke):
+    Path("width.py").write_text("N = 3")
+    Path("train.py").write_text(HEAD + body)
+    before = look()
+    assert main(["diagnose", "--script", "train.py", "--", "-x"]) == 1
+    told = capsys.readouterr().err
+    assert "train.py -x" in told and said in told and look() == before
 
 
 def write_chapter(folder, *cells, name=CHAPTER):

@@ -444,7 +444,6 @@ def test_who_waits_says_for_whom_and_may_stop(smoke, progresses, stop, knobs):
         call = pool.submit(ask, train, **knobs)
         wait_until(lambda: progresses and "lr=0.1" in progresses[-1].text())
         assert progresses[-1].waiting and not begun
-        progresses[-1].disturb()  # nothing is measured yet
         progresses[-1].stop() if stop else let_go.set()
         made = call.result(20)
     expected = "stopped" if stop else "complete"

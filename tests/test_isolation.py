@@ -136,8 +136,11 @@ def test_each_has_its_own_settings_and_the_reader_theirs(changes, steps, held, e
     readers, *own = changes
     # PyTorch refuses this of anybody, without the kit.
     assume(not any("device" in names for names in own) or HELD[2] not in held)
+    is_cast_anew = {"autocast to", "autocast cache"} & set().union(*own)
+    assume("autocast" not in readers or not is_cast_anew)
     deeds = [functools.partial(toggle, names) for names in own]
     with contextlib.ExitStack() as last:
+        last.callback(torch.clear_autocast_cache)
         last.callback(reset_state)
         toggle(readers)
         assert_apart(look, *map(Watched, [look] * 2, deeds, steps, held), end)

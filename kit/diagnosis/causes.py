@@ -7,12 +7,8 @@ their share of the profiled steps: an estimate, which has no interval.
 from __future__ import annotations
 
 import math
-import os
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from pathlib import Path
 
 from kit import stats
 from kit.diagnosis import counterfactuals
@@ -57,22 +53,9 @@ class Cause:
     suspected: Callable[[Profile], bool] = lambda profile: False
 
     def advise(self) -> str:
-        """Say what to do; the chapter that is being read is not named."""
-        parts = [self.sentence, self.effect]
-        if self.chapter[:2] != find_chapter():
-            parts.append(f"Chapter {self.chapter}.")
+        """Say what to do, and where to read on."""
+        parts = self.sentence, self.effect, f"Chapter {self.chapter}."
         return " ".join(filter(None, parts))
-
-
-def find_chapter() -> str:
-    """Return the number of the chapter that is being read, "" where none is.
-
-    JupyterLab and VS Code tell the kernel the notebook's name.
-    """
-    told = os.environ.get("JPY_SESSION_NAME", "")
-    told = vars(sys.modules["__main__"]).get("__vsc_ipynb_file__") or told
-    match = re.fullmatch(r"(\d\d)_\w+\.ipynb", Path(told).name)
-    return match[1] if match else ""
 
 
 def _takes(phase: str) -> Callable[[Profile], bool]:
@@ -233,14 +216,11 @@ def decide(savings: Mapping[str, Ratio], profile: Profile) -> tuple[str | None, 
     sure, unsure = [], []
     for cause, (value, low, high) in fractions.items():
         weighs = cause not in _NECESSARY or value > max(compute, memory)
+        may_weigh = high > _WORTH_A_REPAIR and useful < _MOST
         if savings[cause].verdict == "faster" and not low <= LEAST_SAVING:
             if weighs and (value >= _WORTH_A_REPAIR or useful < _MOST):
                 sure.append(cause)
-        elif (
-            math.isnan(value)
-            or (weighs and value >= _WORTH_A_REPAIR)
-            or (weighs and high > _WORTH_A_REPAIR and useful < _MOST)
-        ):
+        elif math.isnan(value) or (weighs and (value >= _WORTH_A_REPAIR or may_weigh)):
             unsure.append(cause)
     best = max(sure, key=lambda c: fractions[c].value, default="")
     if best and "threads" in sure:
@@ -263,7 +243,5 @@ def decide(savings: Mapping[str, Ratio], profile: Profile) -> tuple[str | None, 
         reason = f"{memory:.0%} of the step moves numbers through memory, at "
         return "memory", reason + f"{profile.bandwidth:.0%} of the speed of a copy here"
     small = [f"{CAUSES[c].removed} {write_saving(r)}" for c, r in savings.items()]
-    return (
-        "healthy",
-        f"nothing to repair was found ({'; '.join(small) or 'no suspect'})",
-    )
+    told = "; ".join(small) or "no suspect"
+    return "healthy", f"nothing to repair was found ({told})"

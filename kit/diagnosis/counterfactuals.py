@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest.mock import patch
 
 from kit.experiment import Experiment
 
@@ -129,7 +130,6 @@ def wrapped(
 
     It gets what was there as its first argument. Everything is put back in the end.
     """
-    before = []
 
     def ask(real: Any, instead: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
@@ -140,17 +140,11 @@ def wrapped(
 
         return call
 
-    try:
+    with contextlib.ExitStack() as stack:
         for owner, name, instead in entries:
-            before.append((owner, name, vars(owner).get(name, _END)))
-            setattr(owner, name, ask(getattr(owner, name), instead))
+            asking = ask(getattr(owner, name), instead)
+            stack.enter_context(patch.object(owner, name, asking))
         yield
-    finally:
-        for owner, name, value in reversed(before):
-            if value is _END:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
 
 
 def _start_thread(
@@ -201,15 +195,15 @@ def batches_at_hand(work: Work) -> Generator[None, None, None]:
     from torch.utils.data import DataLoader
 
     # The data sets of this life, by kind: an earlier life's lay in the same order.
-    owners: dict[Any, list[Any]] = {}
+    owners: dict[Any, dict[int, tuple[int, Any]]] = {}
 
     def iterate(real: Callable[..., Any], loader: Any) -> Iterator[Any]:
         length = operator.length_hint(loader) or None  # None for a stream
-        kind = type(loader.dataset), length, loader.batch_size
-        alike = owners.setdefault(kind, [])
-        if not any(owner is loader.dataset for owner in alike):
-            alike.append(loader.dataset)
-        place = kind, [owner is loader.dataset for owner in alike].index(True)
+        # By name: a script's class would keep the script alive.
+        kind = type(loader.dataset).__qualname__, length, loader.batch_size
+        alike = owners.setdefault(kind, {})
+        own = id(loader.dataset)
+        place = kind, alike.setdefault(own, (len(alike), loader.dataset))[0]
         if place not in work.kept:
             twin = copy.copy(loader)  # its workers end with it, persistent ones too
             vars(twin)["_iterator"] = None
@@ -277,10 +271,9 @@ def no_update(work: Work) -> Generator[None, None, None]:
     before = hooks.register_optimizer_step_pre_hook(empty)
     after = hooks.register_optimizer_step_post_hook(refill)
     try:
-        yield
+        with before, after:
+            yield
     finally:
-        before.remove()
-        after.remove()
         for optimizer, groups in reversed(emptied):  # of a step that raised
             optimizer.param_groups = groups
 

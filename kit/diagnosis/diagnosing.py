@@ -5,30 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kit import clock, figures
 from kit.choices import Place, Request, check_place, make_variant
 from kit.comparison import Comparison
-from kit.diagnosis.causes import (
-    CAUSES,
-    Cause,
-    decide,
-    estimate,
-    is_estimate,
-    saved,
-    settle,
-    write_saving,
-)
+from kit.diagnosis import causes
+from kit.diagnosis.causes import CAUSES, Cause, is_estimate, saved, write_saving
 from kit.diagnosis.counterfactuals import Change, change, other_threads
 from kit.diagnosis.profiling import Profile, record
 from kit.experiment import Experiment, ExperimentError, describe, named, resolve
 from kit.figures import format_value
+from kit.machine import this_machine
 from kit.measurement import compare, compare_watched
 from kit.progress import Progress, Stopped, take_turn
 from kit.ratio import SPEED, Ratio, find_doubt
+from kit.variant import Variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,13 +81,18 @@ def diagnose(
             spent = clock.CLOCK.wall() - begun
             left = max(seconds - spent, _LEAST_SHARE * seconds)
             progress.begin(0, 1, left)
-            savings = _leave_out(resolved, bound, suspects, progress, left, on)
-            if "communication" in suspects:
-                savings |= _check_exchange(resolved, bound, progress, on)
+            variants = [make_variant(change(resolved), bound, on, "as it is")]
+            for cause, what in suspects.items():
+                variants.append(make_variant(change(resolved, what), bound, on, cause))
+            savings = _leave_out(variants, progress, left) if suspects else {}
+            if without := suspects.get("communication"):
+                asked = {"seconds": 1.0, "steps": 1, "without": [without]}
+                left_in = record(resolved, bound, progress, on=on, **asked)
+                savings |= _check_exchange(left_in)
             if progress.stopping:  # half a diagnosis is none
                 raise Stopped
     savings |= _estimate(profile, savings)
-    verdict, reason = decide(savings, profile)
+    verdict, reason = causes.decide(savings, profile)
     return Diagnosis(resolved, bound, verdict, reason, savings, profile, on)
 
 
@@ -119,40 +118,20 @@ def find_other_number(profile: Profile) -> int:
 
 
 def _leave_out(
-    experiment: Experiment,
-    knobs: Mapping[str, object],
-    suspects: Mapping[str, Change],
-    progress: Progress,
-    seconds: float,
-    on: Place | None,
+    variants: Sequence[Variant], progress: Progress, seconds: float
 ) -> dict[str, Ratio]:
-    """Run the experiment beside itself without each suspect, by turns."""
-    if not suspects:
-        return {}
-    variants = [make_variant(change(experiment), knobs, on, "as it is")]
-    for cause, what in suspects.items():
-        variants.append(make_variant(change(experiment, what), knobs, on, cause))
+    """Run the experiment as it is beside those without a suspect, by turns."""
     for variant in variants:  # what set-up prints was heard when it was profiled
         variant.has_lived = True
     # Changed experiments are not recorded.
     found = compare_watched(variants, progress, Request(SPEED, seconds, is_kept=False))
-    doubts = [
-        find_doubt(dataclasses.replace(trial, outcome="complete"), SPEED)
-        for trial in found.trials
-    ]
-    return {cause: settle(ratio, doubts) for cause, ratio in found.ratios.items()}
+    whole = [dataclasses.replace(trial, outcome="complete") for trial in found.trials]
+    doubts = [find_doubt(trial, SPEED) for trial in whole]
+    return {c: causes.settle(ratio, doubts) for c, ratio in found.ratios.items()}
 
 
-def _check_exchange(
-    experiment: Experiment,
-    knobs: Mapping[str, object],
-    progress: Progress,
-    on: Place | None,
-) -> dict[str, Ratio]:
+def _check_exchange(profiles: Sequence[Profile]) -> dict[str, Ratio]:
     """Return that nobody can tell what an exchange costs which cannot be left out."""
-    without = CAUSES["communication"].leave_out
-    options = {"seconds": 1.0, "steps": 1, "on": on, "without": [without]}
-    profiles = record(experiment, knobs, progress, **options)
     left = sorted({name for profile in profiles for name in profile.exchanges})
     if not left:
         return {}
@@ -164,7 +143,7 @@ def _estimate(profile: Profile, measured: Mapping[str, Ratio]) -> dict[str, Rati
     """Return what the causes might save that cannot be left out, by their shares."""
     shares = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
     return {
-        cause: estimate(profile.across[name])
+        cause: causes.estimate(profile.across[name])
         for cause, name in shares.items()
         if cause not in measured and max(profile.across[name]) > 0
     }
@@ -225,33 +204,26 @@ class Diagnosis:
             (CAUSES[c].removed + " (estimate)" * is_estimate(ratio), *saved(ratio))
             for c, ratio in self._sorted()
         ]
-        return figures.draw_step(
-            self.shares,
-            rows,
-            title=self.sentence() if self.verdict else self.sentence().split(";")[0],
-            step_seconds=self.profile.step_seconds,
-            overhead=self.profile.mean("overhead"),
-        )
+        said, overhead = self.sentence(), self.profile.mean("overhead")
+        look = {"title": said if self.verdict else said.split(";")[0]}
+        look |= {"step_seconds": self.profile.step_seconds, "overhead": overhead}
+        return figures.draw_step(self.shares, rows, **look)
 
-    def verify(
-        self, fixed: object, *, seconds: float = 8.0, on: Place | None = None
-    ) -> Comparison:
+    def verify(self, fixed: object, *, seconds: float = 8.0) -> Comparison:
         """Measure whether a repaired experiment gains what was predicted.
 
         It is compared with the diagnosed one, with the same knobs where it has them,
-        and by default where that was diagnosed. The title of the Comparison says both.
+        and where that was diagnosed. The title of the Comparison says both.
         """
         with named("verify()"):
             repaired = resolve(fixed)
             known = repaired.defaults.keys() - repaired.fixed.keys()
             own = {k: v for k, v in self.knobs.items() if k in known}
             repaired.bind(own)
-        free = self.knobs.keys() - self.experiment.fixed.keys()
-        before = functools.partial(
-            self.experiment.function, **{k: self.knobs[k] for k in free}
-        )
+        free = {k: v for k, v in self.knobs.items() if k not in self.experiment.fixed}
+        before = functools.partial(self.experiment.function, **free)
         names = {"before": before, "repaired": functools.partial(fixed, **own)}
-        found = compare(names, seconds=seconds, on=on or self.on)
+        found = compare(names, seconds=seconds, on=self.on)
         predicted = self.savings.get(self.verdict or "")
         title = "Cannot tell; the" if found.ratio.verdict == "cannot tell" else "The"
         title += f" repair saves {write_saving(found.ratio)}; predicted: "
@@ -285,11 +257,8 @@ class Diagnosis:
             (CAUSES[c].removed, write_saving(ratio), ratio.reason)
             for c, ratio in self._sorted()
         ]
-        tables = (
-            (("phase", "share", "per step"), phases),
-            (("without", "saves", ""), savings),
-        )
-        return [table for table in tables if table[1]]
+        tables = [(("phase", "share", "per step"), phases)]
+        return tables + [(("without", "saves", ""), savings)] * bool(savings)
 
     def __repr__(self) -> str:
         pace = figures.format_seconds(self.profile.step_seconds)
@@ -303,14 +272,13 @@ class Diagnosis:
     def _repr_html_(self) -> str:
         picture = self.plot()
         headers, rows = self._tables()[-1]
-        return figures.to_html(picture, picture.alt) + figures.html_table(
-            headers,
-            rows,
-            title=f"try  {self.advice.code}" if self.advice else self.reason,
-            note=" ".join(self.remarks()),
-        )
+        title = f"try  {self.advice.code}" if self.advice else self.reason
+        said = {"title": title, "note": " ".join(self.remarks())}
+        table = figures.html_table(headers, rows, **said)
+        return figures.to_html(picture, picture.alt) + table
 
     def to_html(self) -> str:
-        """Return the report as a page of its own."""
-        title = f"Diagnosis of {self.call}"
-        return figures.html_page(title, self._repr_html_(), text=repr(self))
+        """Return the report as a page of its own, with what this machine is."""
+        title, parts = f"Diagnosis of {self.call}", (self, this_machine())
+        pages = (part._repr_html_() for part in parts)
+        return figures.html_page(title, *pages, text=repr(self))

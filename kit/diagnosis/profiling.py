@@ -28,7 +28,6 @@ from kit.life import Block, Life
 from kit.machine import this_machine
 from kit.measurement import longest_warm_up
 from kit.progress import Progress
-from kit.variant import Variant
 
 #: Seconds of plain steps before and after, and of recorded ones; most steps and events.
 _PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.2, 1.0
@@ -117,18 +116,14 @@ class Profile(NamedTuple):
 
 
 @contextlib.contextmanager
-def during(
-    variant: Variant,
-    progress: Progress,
-    make: Callable[[], Any],
-    read: Callable[[Any], Any],
+def _during(
+    _: Progress, make: Callable[[], Any], read: Callable[[Any], Any]
 ) -> Generator[list[Any], None, None]:
-    """Enter a context in each process; afterwards the list holds what `read` makes."""
-    if hasattr(variant, "during"):
-        with variant.during(progress, make, read) as found:
-            yield found
-        return
-    found = []
+    """Enter a context in this process, as ranks do in each of theirs.
+
+    Afterwards the list holds what `read` makes of what the context gave.
+    """
+    found: list[Any] = []
     with make() as value:
         yield found
     found.append(read(value))
@@ -151,7 +146,7 @@ def record(
     ExperimentError where it cannot be profiled.
     """
     variant = make_variant(change(experiment, labels, *without), knobs, on)
-    entering = functools.partial(during, variant, progress)
+    entering = functools.partial(getattr(variant, "during", _during), progress)
     with contextlib.closing(variant), variant.lead(0, progress) as life:
         life.open()
         life.settle(longest_warm_up(seconds))
@@ -174,10 +169,8 @@ def record(
             counted = _run(life, 1).steps
     seconds = sum(b.wall_seconds for b in plain) / sum(b.steps for b in plain)
     facts = {"step_seconds": seconds, "children": children, "processes": len(traces)}
-    return [
-        _make_profile(*each, counted, facts)
-        for each in zip(traces, looks, samples, moved, here, strict=True)
-    ]
+    processes = zip(traces, looks, samples, moved, here, strict=True)
+    return [_make_profile(*each, counted, facts) for each in processes]
 
 
 def _run(life: Life, steps: int) -> Block:
@@ -283,14 +276,10 @@ def find_lines(
         if starts[0] <= when < segments[-1].stop:
             phase = segments[bisect.bisect(starts, when) - 1].phase
             seen.setdefault(phase, Counter())[line] += 1
-    lines = {
-        phase: [
-            f"{line} ({count / counts.total():.0%})"
-            for line, count in counts.most_common(3)
-            if line != WAITING
-        ]
-        for phase, counts in seen.items()
-    }
+    lines = {}
+    for phase, counts in seen.items():
+        most = [(line, n) for line, n in counts.most_common(3) if line != WAITING]
+        lines[phase] = [f"{line} ({n / counts.total():.0%})" for line, n in most]
     python = seen.get("python", Counter())
     return lines, python[WAITING] / max(1, python.total())
 
@@ -365,9 +354,8 @@ def _weigh_devices(trace: Trace, steps: Sequence[Counter[str]]) -> None:
         until = max(until, event.stop)
         if not event.name.startswith(("Memcpy", "Memset")):
             now = steps[bisect.bisect_right(trace.marks, event.start) - 1]
-            kinds = (
-                ["compute"] if _KERNELS.search(event.name) else ["memory", "all memory"]
-            )
+            is_product = _KERNELS.search(event.name)
+            kinds = ["compute"] if is_product else ["memory", "all memory"]
             now.update(dict.fromkeys(kinds, took))
             now["overhead"] = max(0, now["overhead"] - took)
 

@@ -142,9 +142,8 @@ def describe_overlaps(lanes: Mapping[str, Sequence[Span]]) -> str:
         if not name.endswith(LOADER)
     }
     for (a, first), (b, second) in itertools.combinations(busy.items(), 2):
-        both = sum(
-            max(0.0, min(x[1], y[1]) - max(x[0], y[0])) for x in first for y in second
-        )
+        pairs = itertools.product(first, second)
+        both = sum(max(0.0, min(x[1], y[1]) - max(x[0], y[0])) for x, y in pairs)
         time = f"for {figures.format_seconds(both)}" if both > 0 else "at no time"
         told.append(f"{a} and {b} are busy at once {time}.")
     return " ".join(told)

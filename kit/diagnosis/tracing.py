@@ -9,13 +9,13 @@ import contextlib
 import functools
 import json
 import linecache
-import math
 import os
 import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Sequence
+import timeit
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,12 +109,8 @@ def read_trace(found: Sequence[str]) -> Trace:
         kind = event.get("cat")
         if event["ph"] != "X" or kind not in _KINDS:
             continue
-        start, name, more = (
-            base + round(1000 * event["ts"]),
-            event["name"],
-            event["args"],
-        )
-        stop = start + round(1000 * event["dur"])
+        start, name, more = round(1000 * event["ts"]), event["name"], event["args"]
+        start, stop = base + start, base + start + round(1000 * event["dur"])
         if name == STEP:
             main = event["tid"]
             marks += [start, stop]
@@ -126,16 +122,12 @@ def read_trace(found: Sequence[str]) -> Trace:
             is_label = kind == "user_annotation"
             host.append(Event(start, stop, name, event["tid"], is_label, is_backward))
     marks = [*sorted(marks)[2::2], max(marks)]
-    kept = [e for e in sorted(host, key=_order) if marks[0] <= e.start < marks[-1]]
+    host.sort(key=lambda event: (event.start, -event.stop))  # who holds others is first
+    kept = [e for e in host if marks[0] <= e.start < marks[-1]]
     made = [e for e in sorted(devices) if marks[0] <= e.start < marks[-1]]
     mine = [event for event in kept if event.lane == main]
     others = [event for event in kept if event.lane != main]
     return Trace(marks, mine, others, made, found[0])
-
-
-def _order(event: Event) -> tuple[int, int]:
-    """Order events by their starts; one that holds others comes first."""
-    return event.start, -event.stop
 
 
 @contextlib.contextmanager
@@ -219,25 +211,12 @@ def look_around(has_device: bool, _: object = None) -> tuple[float, float, int]:
     source = torch.ones(8_000_000, device="cuda" if has_device else "cpu")
     target, number = torch.empty_like(source), torch.ones(1, requires_grad=True)
 
-    def operate() -> None:
-        for _ in range(200):
-            number * number
+    def copy() -> None:
+        target.copy_(source)
+        clock.synchronize()
 
+    copying = min(timeit.repeat(copy, number=1, repeat=10))
     with torch.enable_grad():
-        starting = _time(operate) / 200
-    copying = _time(lambda: target.copy_(source))
+        asked = {"globals": {"number": number}, "number": 200, "repeat": 10}
+        starting = min(timeit.repeat("number * number", **asked)) / 200
     return 2 * source.nbytes / copying, starting, torch.get_num_threads()
-
-
-def _time(act: Callable[[], object]) -> float:
-    """Return the seconds of the quickest of several, after one to warm up."""
-    act()
-    wall, best = clock.CLOCK.wall, math.inf
-    begun = wall()
-    while wall() - begun < 0.06:
-        clock.synchronize()
-        before = wall()
-        act()
-        clock.synchronize()
-        best = min(best, wall() - before)
-    return max(best, 1e-9)

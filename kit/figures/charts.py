@@ -139,9 +139,8 @@ def draw_lines(
         known = [row[:2] for row in own if is_known(row[1])]
         heights = [y if is_known(y) else math.nan for _, y, *_ in own]
         size = 6 if len(own) <= 60 else 2
-        axes.plot(
-            [x for x, *_ in own], heights, label=name, zorder=4, ms=size, **looks[name]
-        )
+        xs = [x for x, *_ in own]
+        axes.plot(xs, heights, label=name, zorder=4, ms=size, **looks[name])
         for row in own:
             _draw_interval(axes, "y", row, looks[name]["color"])
         ends[name] = (known[-1] if known else None, looks[name]["color"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from kit import figures
 from kit.choices import RANKS
-from kit.experiment import Experiment, ExperimentError, describe
+from kit.experiment import Experiment, ExperimentError
 from kit.life import Block, Life
 from kit.machine import find_cores
 from kit.progress import Progress, Stopped, take_turn
@@ -277,10 +277,9 @@ class RanksVariant(Variant):
         self, ranks: Ranks, experiment: Experiment, knobs: Mapping[str, object]
     ) -> None:
         if RANKS in knobs:
-            taken = describe(experiment.name, {RANKS: knobs[RANKS]})
             raise ExperimentError(
-                f"{taken} has a knob whose name says on how many ranks it runs.\n"
-                "Rename it; inside, dist.get_world_size() tells the number."
+                f"{experiment.name} has a knob {RANKS!r}, which says on how many it "
+                "runs.\nRename it; inside, dist.get_world_size() tells the number."
             )
         super().__init__(experiment, {RANKS: len(ranks), **knobs})
         self.engines, self.members = ranks._engines, ranks._members

@@ -19,7 +19,7 @@ GPU_DEBTS = {
     *("05_storage", "06_batch_size", "07_memory", "08_fewer_larger_kernels"),
     *("09_number_formats", "10_mixed_precision", "11_data_parallel", "12_ddp"),
     *("13_communication", "15_model_parallel", "16_rpc"),
-    "17_beyond_one_machine",
+    *("17_beyond_one_machine", "18_hardware", "19_all_together"),
 }
 
 

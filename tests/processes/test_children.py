@@ -80,7 +80,7 @@ def test_however_it_ends_no_process_is_left_and_who_lingered_is_named(
         ExperimentError: lambda: int("broken"),
         KeyboardInterrupt: lambda: signal.raise_signal(signal.SIGINT),
         "stop": lambda: progresses[-1].stop(),
-        "another cell": lambda: progresses[-1].disturb(),
+        "another cell": lambda: setattr(progresses[-1], "disturbed", True),
         # As on a Mac, which has no /proc.
         "no lists": lambda: monkeypatch.setattr(os, "listdir", list_nothing),
     }

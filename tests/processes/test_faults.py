@@ -1,9 +1,5 @@
-"""Chapter 17's faults: each is caused, ends in time, and leaves no process behind.
+"""Chapter 17's faults: each is caused, ends in time, leaves nothing, prints its row."""
 
-They print the rows of tutorials/scripts/faults.json, the chapter's table.
-"""
-
-import json
 import re
 import resource
 import time
@@ -40,5 +36,4 @@ def test_a_fault_costs_what_the_chapter_says(name):
     assert not cluster.find(0) + cluster.find(1), "something is left"
     errors = re.findall(r"\b(\w*Error: )(?:\[\S+\] )?(\w[^\[\n]{4,40})", said)
     seconds, lost, ranks = gaps[0] if gaps else (limit, "all", 0)
-    row = {"seconds": round(seconds, 1), "steps made again": lost, "ranks": ranks}
-    print(json.dumps({name: row | {"first error": "".join((errors or [""])[0])}}))
+    print(name, round(seconds, 1), lost, ranks, "".join(*errors[:1]), sep=" · ")

@@ -1,4 +1,4 @@
-"""Scripts that chapters send readers to: torchrun's training, recording on a GPU."""
+"""Scripts: torchrun's training, recording on a GPU, and a reader's own as it is."""
 
 import json
 import os
@@ -9,6 +9,8 @@ import tarfile
 
 import nbformat
 import pytest
+import yaml
+from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 from project import PYTHON, TUTORIALS
 
 from kit import recording
@@ -52,3 +54,26 @@ def test_a_chapter_is_recorded_with_a_real_python(tmp_path):
     assert [trial.experiment for trial in recording.read(made).trials] == ["count"]
     cells = json.loads((tmp_path / "00_short.ipynb").read_text())["cells"]
     assert "items per second" in str(cells[0]["outputs"])
+
+
+LOOP = """import torch
+made = torch.optim.SGD([there := torch.ones(9, requires_grad=True)])
+print("hi")
+for _ in range(40): there.sum().backward(), made.step()
+"""
+
+
+def test_a_readers_script_is_diagnosed_as_it_is(tmp_path):
+    (tmp_path / "train.py").write_text(LOOP)
+    words = ["--script", "train.py", "--optimizer-steps-per-step=2", "--", "-x", "1"]
+    command = [sys.executable, "-m", "kit", "diagnose", *words]
+    where = {"cwd": tmp_path, "env": os.environ | {"KIT_SMOKE": "1"}, "text": True}
+    out = subprocess.check_output(command, **where)
+    assert out.count("hi\n") == 1, "what it prints is heard once"
+    assert "train.py -x 1" in out and "backward" in out
+
+
+def test_a_cluster_takes_the_files_of_chapter_17():
+    subprocess.run(["bash", "-n", SCRIPTS / "train.sbatch"], check=True)
+    text = (SCRIPTS / "trainjob.yaml").read_text("utf-8")
+    assert TrainerV1alpha1TrainJob.from_dict(yaml.safe_load(text)).spec.trainer

@@ -73,29 +73,3 @@ def test_the_clean_run_demands_a_browser_and_skips_nothing(tmp_path):
     status, said = run(command, ROOT, PATH=str(tmp_path), PYTHON=sys.executable)
     assert status == 1 and "make test" not in said
     assert "Missing: chromium" in said and "install them" in said
-
-
-MESSY, TYPO = "import os,sys\nx = ( 1 )\n", f"A sentence with {'t'}{'e'}h typo.\n"
-
-
-@pytest.mark.parametrize(
-    ("has_git", "name", "text"),
-    [(True, "kit/messy.py", MESSY), (False, "README.md", TYPO), (True, None, "")],
-)
-def test_what_is_the_projects_is_judged(tmp_path, has_git, name, text):
-    for folder in ("kit", "tests", "tutorials", "binder"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "tidy.py").write_text('"""A module."""\n')
-    for file in ("Makefile", "pyproject.toml", "README.md"):
-        shutil.copy(ROOT / file, tmp_path)
-    if name:
-        (tmp_path / name).write_text(text)
-    if has_git:
-        run(["git", "init", "--quiet"], tmp_path)
-        run(["git", "add", "--all"], tmp_path)
-        (tmp_path / "kit" / "tidy.py").unlink()  # what is gone is no fault
-    for file in ["first.py", "notes.txt"] + ["tutorials/mine.py"] * has_git:
-        (tmp_path / file).write_text(MESSY + TYPO)
-    status, said = run(["make", "test-style", f"VENV={sys.prefix}"], tmp_path)
-    assert bool(status) == bool(name), said
-    assert not name or os.path.basename(name) in said

@@ -1,0 +1,194 @@
+"""A script as an experiment: a function of it, or the script as it is.
+
+As it is, each `optimizer.step()` ends a step. It has a stack of its own (greenlet) in
+the thread that drives it. So all that Python and PyTorch keep for a thread is the
+script's, and the clock and the profiler see it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import runpy
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from greenlet import getcurrent, greenlet
+
+from kit.experiment import ExperimentError
+from kit.silence import silencing
+
+#: A script that goes on so often after it was ended cannot be ended.
+_MOST_ENDINGS = 100
+_UNENDING: list[greenlet] = []
+_LEAST_STEPS, _LATE_SECONDS = 20, 8.0
+_CURE = """If it trains in processes or threads of its own, let its main thread do it. \
+Else put a `yield` into its loop, and diagnose that: train.py:train."""
+_LATE = f"""{{}} has called no optimizer.step() for {_LATE_SECONDS:g} s.
+If it prepares, wait; else end it (Ctrl+C). {_CURE}
+"""
+
+
+@contextlib.contextmanager
+def _telling_after(seconds: float, said: str) -> Generator[None, None, None]:
+    """Say what may be the matter with what has not ended after so many seconds."""
+    timer = threading.Timer(seconds, lambda: sys.stderr.write(said))
+    timer.name, timer.daemon = "kit timer", True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+
+
+def load_function(where: str, function: str, seconds: float = 10.0) -> Any:
+    """Import a script, or a module, and return one of its functions.
+
+    The script's folder comes first on `sys.path`, as with `python train.py`. A script
+    that is still being imported after so many seconds is named.
+    """
+    path = Path(where)
+    is_file = path.suffix == ".py"
+    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
+    said = (
+        f"{where} is still being imported after {seconds:g} s: it seems to train while "
+        "it is imported.\nDiagnose it as it is, with --script, or put the loop "
+        "into a function with a `yield`.\n"
+    )
+    with _telling_after(seconds, said):
+        module = importlib.import_module(path.stem if is_file else where)
+    if not hasattr(module, function):
+        raise ExperimentError(f"{where} has no {function}.\nName one of its functions.")
+    return getattr(module, function)
+
+
+class _Ended(BaseException):
+    """Raised in a script: what its `finally:` says is done.
+
+    Who catches Exception or KeyboardInterrupt there does not catch it.
+    """
+
+
+class Script:
+    """A script with its arguments as an experiment, in which a step is one item.
+
+    A step ends with every `most` steps of its optimizer; of several ones, of that which
+    came last.
+    """
+
+    is_script = True
+
+    def __init__(self, path: Path, words: Sequence[str] = (), most: int = 1) -> None:
+        self._path, self._words, self._most = path, words, most
+        self._patience = _LATE_SECONDS
+        self.__name__ = shlex.join([path.name, *words])
+
+    def __call__(self) -> Generator[int | None, None, None]:
+        """Run the script as Python would; where it ends, again."""
+        steps = yield from self._run(1)
+        while steps >= _LEAST_STEPS:
+            steps = yield from self._run(None)  # its set-up does not count
+        raise ExperimentError(
+            f"{self.__name__} ended after {steps} steps, too few to measure.\n"
+            "Let it train for longer, by its own arguments: they come after `--`."
+        )
+
+    def _run(self, first: int | None) -> Generator[int | None, None, int]:
+        script = greenlet(self._execute)
+
+        def interrupt(*_: object) -> None:
+            raise _Ended("Ctrl+C") if getcurrent() is script else KeyboardInterrupt
+
+        with contextlib.ExitStack() as stack:  # the last one comes first
+            stack.callback(gc.collect)  # else its tensors and workers would live on
+            with contextlib.suppress(ValueError):  # signals are the main thread's
+                before = signal.signal(signal.SIGINT, interrupt)
+                stack.callback(signal.signal, signal.SIGINT, before)
+            stack.callback(os.chdir, os.getcwd())
+            stack.callback(sys.modules.update, __main__=sys.modules["__main__"])
+            path = [str(self._path.resolve().parent), *sys.path]
+            stack.enter_context(patch.object(sys, "path", path))
+            argv = [str(self._path), *self._words]
+            stack.enter_context(patch.object(sys, "argv", argv))
+            stack.enter_context(self._ending_steps(script))
+            stack.callback(self._end, script)
+            if not first:
+                stack.enter_context(silencing())
+            with _telling_after(self._patience, _LATE.format(self.__name__)):
+                script.switch()
+            self._patience = threading.TIMEOUT_MAX  # it is told once
+            if script.dead:
+                said = f"{self.__name__} ended without one optimizer.step()."
+                raise ExperimentError(f"{said}\n{_CURE}")
+            yield first
+            steps = 1
+            with silencing():
+                while script.switch():
+                    steps += 1
+                    yield 1
+        return steps
+
+    def _execute(self) -> None:
+        try:
+            runpy.run_path(str(self._path), run_name="__main__")
+        except _Ended as end:
+            if end.args:
+                raise KeyboardInterrupt from None
+        except SystemExit as end:
+            if end.code:
+                raise ExperimentError(
+                    f"{self.__name__} ended itself with exit status {end.code}.\nWhat "
+                    "it said stands above. Its own arguments come after `--`."
+                ) from None
+
+    @contextlib.contextmanager
+    def _ending_steps(self, script: greenlet) -> Generator[None, None, None]:
+        """Hand over to who drives the script where a step has ended.
+
+        That is when the label has ended which PyTorch puts around it: a profiler must
+        not be stopped while one is open.
+        """
+        from torch.autograd import profiler
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        process, known, steps = os.getpid(), list[Any](), 0
+
+        def count(optimizer: Any, *_: object) -> None:
+            nonlocal steps
+            if getcurrent() is not script or os.getpid() != process:
+                return  # another thread's, or a forked child's
+            if not any(optimizer is each for each in known):
+                known.append(optimizer)
+            steps += optimizer is known[-1]
+
+        class Label(profiler.record_function):  # type: ignore[misc, valid-type]
+            def __exit__(self, *error: Any) -> None:
+                nonlocal steps
+                super().__exit__(*error)
+                if steps >= self._most and getcurrent() is script:
+                    steps = 0
+                    script.parent.switch(True)
+
+        hook = register_optimizer_step_post_hook(count)
+        with hook, patch.object(profiler, "record_function", Label):
+            yield
+
+    def _end(self, script: greenlet) -> None:
+        for _ in range(_MOST_ENDINGS):
+            if script.dead:
+                return
+            script.throw(_Ended)
+        _UNENDING.append(script)  # to let go of it would be to end it, for ever
+        raise ExperimentError(
+            f"{self.__name__} goes on when it is ended: an `except:` around its loop "
+            "catches everything.\nWrite `except Exception:` there."
+        )
