@@ -160,7 +160,7 @@ class Script:
         from torch.autograd import profiler
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        process, known, steps = os.getpid(), list[Any](), 0
+        process, most, known, steps = os.getpid(), self._most, list[Any](), 0
 
         def count(optimizer: Any, *_: object) -> None:
             nonlocal steps
@@ -174,7 +174,7 @@ class Script:
             def __exit__(self, *error: Any) -> None:
                 nonlocal steps
                 super().__exit__(*error)
-                if steps >= self._most and getcurrent() is script:
+                if steps >= most and getcurrent() is script:
                     steps = 0
                     script.parent.switch(True)
 
