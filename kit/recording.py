@@ -78,8 +78,7 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
         row["trials"] = [numbers[id(trial)] for trial in made.trials]
         comparisons.append(row)
     content = {"format": FORMAT, "machines": machines, "trials": rows}
-    content |= {"comparisons": comparisons, "claims": recording.claims}
-    content = _plain(content)
+    content = _plain(content | {"comparisons": comparisons, "claims": recording.claims})
     content["checksum"] = compute_checksum(content)
     # One life a line, so that a change can be seen in a diff. Within a text, quotation
     # marks are escaped: what is replaced is none.
@@ -172,9 +171,8 @@ def _read_content(path: Path) -> dict[str, Any]:
 
 
 def _read_trial(row: Mapping[str, Any], machines: list[Machine]) -> Trial:
-    lives = [_read_life(life) for life in row["lives"]]
-    machine, knobs = machines[row["machine"]], _value(row["knobs"])
-    return Trial(**{**row, "machine": machine, "lives": lives, "knobs": knobs})
+    own = {"machine": machines[row["machine"]], "knobs": _value(row["knobs"])}
+    return Trial(**{**row, **own, "lives": [*map(_read_life, row["lives"])]})
 
 
 def _read_life(row: Mapping[str, Any]) -> Life:
@@ -239,9 +237,12 @@ def find_recorded(variants: Sequence[Variant]) -> list[tuple[int, Trial]]:
     that has changed since has none. Files that cannot be read are left out.
     """
     here, trials = this_machine().name, []
+    names = {json.dumps(each.experiment.name).encode() for each in variants}
     for path in _newest(_nearest_folder(), "*"):
-        with contextlib.suppress(RecordingError):
-            trials += [trial for trial in load(path) if trial.machine.name != here]
+        with contextlib.suppress(RecordingError, OSError):
+            # Most files name none of them, and to read one takes a tenth of a second.
+            if any(name in path.read_bytes() for name in names):
+                trials += [trial for trial in load(path) if trial.machine.name != here]
     found: dict[tuple[str, int], Trial] = {}
     trials.sort(key=lambda trial: trial.started)
     for trial, (n, variant) in itertools.product(trials, enumerate(variants)):
