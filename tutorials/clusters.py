@@ -16,14 +16,18 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from pathlib import Path
 
+import ipywidgets as widgets
 import psutil
 
-from kit.figures import draw_lines
+from kit.figures import draw_lines, to_html
 
+#: A quick run starts two machines once, and makes a few steps.
+QUICK = "KIT_SMOKE" in os.environ
 #: How a program enters a machine: as the keeper's user, then in the machine's network.
 ENTER = "nsenter -t {0} -U -m -w --preserve-credentials"
 ENTER += " --net=/proc/{0}/root/run/netns/{1}"
@@ -56,8 +60,7 @@ class Cluster:
 
     def find_endpoint(self):
         """Return an address of the first machine with a port that is free."""
-        with socket.socket() as some:
-            some.bind(("127.0.0.1", 0))
+        with socket.create_server(("127.0.0.1", 0)) as some:
             return f"{self.addresses[0]}:{some.getsockname()[1]}"
 
     def torchrun(self, machine, *words, log):
@@ -72,11 +75,19 @@ class Cluster:
             return subprocess.Popen([*self.doors[machine], *words], **streams)
 
     def run(self, *words):
-        """Run torchrun on the first machine to its end."""
+        """Run torchrun on the first machine to its end; a quick run does not."""
         try:
-            return self.torchrun(0, *words, log=os.devnull).wait()
+            return QUICK or self.torchrun(0, *words, log=os.devnull).wait()
         finally:
             self.kill(0)
+
+    def preflight(self):
+        """Return what preflight.py says of both machines; nothing in a quick run."""
+        if QUICK:
+            return ""
+        looking = Training(self, 0, nodes="2", script="scripts/preflight.py {}")
+        looking.agents[0].wait(timeout=120)
+        return (looking.folder / "machine-0.log").read_text()
 
     def count_received(self, machine):
         """Return how many bytes a machine has received, as Linux counts them."""
@@ -90,9 +101,9 @@ class Cluster:
         return [p for p in every if (p.info["environ"] or {}).get("CLUSTER") == mark]
 
     def find_worker(self, machine):
-        """Return the process that trains on a machine: not torchrun's own."""
+        """Return the process that trains on a machine, not torchrun's own; or None."""
         agent = "torch.distributed.run"
-        return next(p for p in self.find(machine) if agent not in p.cmdline())
+        return next((p for p in self.find(machine) if agent not in p.cmdline()), None)
 
     def kill(self, machine):
         """End all that runs on a machine, as if its power went."""
@@ -113,8 +124,9 @@ class Training:
     def __init__(self, cluster, steps, nodes="1:2", script="letters_train.py {} {}"):
         """Start an agent on each machine; the script gets the folder and the steps."""
         self._kept = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.cluster, self.steps, self.folder = cluster, steps, Path(self._kept.name)
-        self.words = f"{OPTIONS} {script.format(self.folder, steps)}"
+        self.cluster, self.folder = cluster, Path(self._kept.name)
+        self.steps = min(4, steps) if QUICK else steps
+        self.words = f"{OPTIONS} {script.format(self.folder, self.steps)}"
         self.shared = {"nodes": nodes, "endpoint": cluster.find_endpoint()}
         self.agents = [self.begin(machine) for machine in (0, 1)]
 
@@ -130,29 +142,26 @@ class Training:
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
-    def wait_for(self, step, seconds=120):
-        """Wait until this step was made."""
+    def wait_until(self, seen, seconds=120):
+        """Wait until what was noted is as wanted."""
         end = time.monotonic() + seconds
-        while all(row["step"] < step for row in self.read()):
+        while not seen(self.read()):
             if time.monotonic() > end or all(a.poll() for a in self.agents):
                 self.cluster.kill(0), self.cluster.kill(1)
                 logs = [log.read_text()[-2000:] for log in self.folder.glob("*.log")]
-                raise TimeoutError("\n".join([f"no step {step} in {seconds} s", *logs]))
+                raise TimeoutError("\n".join(["the training does not go on", *logs]))
             time.sleep(0.02)
 
-    def wait_for_restart(self):
-        """Wait until another process of rank 0 has noted a step."""
-        before = self.read()[-1]["pid"]
-        while self.read()[-1]["pid"] == before:
-            time.sleep(0.02)
+    def wait_for(self, step):
+        """Wait until this step was made."""
+        self.wait_until(lambda rows: any(row["step"] >= step for row in rows))
 
     def ask(self, machine):
         """Return where the worker of a machine is: the last call of its stack."""
         self.cluster.find_worker(machine).send_signal(signal.SIGUSR1)
         time.sleep(0.5)
         log = (self.folder / f"machine-{machine}.log").read_text()
-        stack = log.partition("call first):\n")[2].splitlines()
-        return stack[0].rpartition("/")[2]
+        return log.partition("call first):\n")[2].splitlines()[0].rpartition("/")[2]
 
     def finish(self):
         """Wait for the last step, end all, and return what was noted."""
@@ -171,12 +180,15 @@ def find_gaps(rows):
 
 
 def tell(what, rows):
-    """Print the restarts, and draw the loss over time, one line for each life."""
+    """Print the restarts, and draw the losses."""
+    said = "{:.1f} s without a step, {} steps made again, ranks: {}"
+    print(*(said.format(*gap) for gap in find_gaps(rows)), sep="\n")
+    return draw_losses(what, rows)
+
+
+def draw_losses(what, rows):
+    """Draw the loss over time, one line for each life of rank 0."""
     gaps, series = find_gaps(rows), {}
-    for seconds, lost, ranks in gaps:
-        print(
-            f"{seconds:.1f} s without a step, {lost} steps made again, ranks: {ranks}"
-        )
     for row in rows:
         name = f"ranks: {row['ranks']}, process {row['pid']}"
         xs, ys, *_ = series.setdefault(name, ([], [], None, None, "measured"))
@@ -184,3 +196,33 @@ def tell(what, rows):
     seconds, lost = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
     title = f"{what}: {lost} steps made again, {seconds:.0f} s without a step"
     return draw_lines(series, title=title, xlabel="seconds", ylabel="loss")
+
+
+class Buttons(widgets.VBox):
+    """Buttons that train on both machines and do harm; the loss is drawn meanwhile."""
+
+    def __init__(self, cluster, steps=300):
+        """Make them; nothing runs before one is pressed."""
+        self.cluster, self.steps, self.training = cluster, steps, None
+        acts = {"Train": self.train, "Lose machine two": lambda: cluster.kill(1)}
+        acts["Kill a process"] = lambda: (w := cluster.find_worker(1)) and w.kill()
+        acts["Bring it back"] = lambda: self.training and self.training.begin(1)
+        self.picture, buttons = widgets.HTML(), []
+        for word, act in acts.items():
+            buttons.append(widgets.Button(description=word))
+            buttons[-1].on_click(lambda _, act=act: act())
+        super().__init__([widgets.HBox(buttons), self.picture])
+
+    def train(self):
+        """Begin anew on both machines, and draw until the last step."""
+        self.cluster.kill(0), self.cluster.kill(1)
+        self.training = Training(self.cluster, self.steps)
+        threading.Thread(target=self.watch, args=[self.training], daemon=True).start()
+
+    def watch(self, training):
+        """Draw what was noted, until a training ends or another one begins."""
+        while training is self.training and None in [a.poll() for a in training.agents]:
+            time.sleep(1)
+            if rows := training.read():
+                drawn = draw_losses("So far", rows)
+                self.picture.value = to_html(drawn, drawn.alt)

@@ -182,6 +182,11 @@ def write_saving(ratio: Ratio) -> str:
     return "about " * is_estimate(ratio) + format_saving(*saved(ratio))
 
 
+def unknown(reason: str) -> Ratio:
+    """Return the ratio of what nobody can tell, and why."""
+    return Ratio(math.nan, math.nan, math.nan, "cannot tell", reason)
+
+
 def estimate(shares: Sequence[float]) -> Ratio:
     """Return the ratio of speeds if a share of each step were not there.
 
@@ -215,12 +220,12 @@ def decide(savings: Mapping[str, Ratio], profile: Profile) -> tuple[str | None, 
     useful = compute + memory
     sure, unsure = [], []
     for cause, (value, low, high) in fractions.items():
-        weighs = cause not in _NECESSARY or value > max(compute, memory)
-        may_weigh = high > _WORTH_A_REPAIR and useful < _MOST
+        rival = max(compute, memory) if cause in _NECESSARY else 0.0
+        may_weigh = high > max(_WORTH_A_REPAIR, useful if useful >= _MOST else rival)
         if savings[cause].verdict == "faster" and not low <= LEAST_SAVING:
-            if weighs and (value >= _WORTH_A_REPAIR or useful < _MOST):
+            if value > rival and (value >= _WORTH_A_REPAIR or useful < _MOST):
                 sure.append(cause)
-        elif math.isnan(value) or (weighs and (value >= _WORTH_A_REPAIR or may_weigh)):
+        elif math.isnan(value) or may_weigh or value > max(rival, _WORTH_A_REPAIR):
             unsure.append(cause)
     best = max(sure, key=lambda c: fractions[c].value, default="")
     if best and "threads" in sure:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 #: Of the time, leaving causes out gets at least this share.
 _LEAST_SHARE = 0.5
 _MOST_SUSPECTS = 3
+#: Recorded steps that are longer than plain ones by more show what disturbed them.
+_BLURRED = 1.0
 #: Ratios below this are not shown: nothing is saved.
 _LEAST_SHOWN = 1.01
 #: Phases that are not called as their cause.
@@ -78,8 +80,7 @@ def diagnose(
             progress.begin(0, 1, seconds)
             profile = record(resolved, bound, progress, seconds=seconds, on=on)[0]
             suspects = find_suspects(profile)
-            spent = clock.CLOCK.wall() - begun
-            left = max(seconds - spent, _LEAST_SHARE * seconds)
+            left = max(seconds + begun - clock.CLOCK.wall(), _LEAST_SHARE * seconds)
             progress.begin(0, 1, left)
             variants = [make_variant(change(resolved), bound, on, "as it is")]
             for cause, what in suspects.items():
@@ -102,9 +103,8 @@ def find_suspects(profile: Profile) -> dict[str, Change]:
     Threads have no share; they come first, since nothing is as simple to change.
     """
     found = [name for name, cause in CAUSES.items() if cause.suspected(profile)]
-    phases = {"threads": 1.0, "transfer": profile.shares.get("copies", 0.0)}
-    weights = profile.shares | phases
-    found.sort(key=lambda name: -weights.get(name, 0.0))
+    weights = {"threads": 1.0, **profile.shares}
+    found.sort(key=lambda name: -weights.get(_PHASES.get(name, name), 0.0))
     suspects = {name: CAUSES[name].leave_out for name in found[:_MOST_SUSPECTS]}
     if "threads" in suspects:
         number = find_other_number(profile)
@@ -133,19 +133,18 @@ def _leave_out(
 def _check_exchange(profiles: Sequence[Profile]) -> dict[str, Ratio]:
     """Return that nobody can tell what an exchange costs which cannot be left out."""
     left = sorted({name for profile in profiles for name in profile.exchanges})
-    if not left:
-        return {}
-    reason = f"{', '.join(left)} cannot be left out"
-    return {"communication": Ratio(math.nan, math.nan, math.nan, "cannot tell", reason)}
+    why = causes.unknown(f"{', '.join(left)} cannot be left out")
+    return {"communication": why} if left else {}
 
 
 def _estimate(profile: Profile, measured: Mapping[str, Ratio]) -> dict[str, Ratio]:
     """Return what the causes might save that cannot be left out, by their shares."""
     shares = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
+    blurred = causes.unknown(f"recording made steps {profile.inflation:.0%} longer")
     return {
-        cause: causes.estimate(profile.across[name])
+        cause: blurred if profile.inflation > _BLURRED else causes.estimate(own)
         for cause, name in shares.items()
-        if cause not in measured and max(profile.across[name]) > 0
+        if cause not in measured and max(own := profile.across[name]) > 0
     }
 
 
