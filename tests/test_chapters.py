@@ -67,8 +67,6 @@ def test_a_chapter_runs_and_shows_what_its_code_makes(path):
     assert not faults, "\n\n".join(faults)
 
 
-# The check itself
-
 TRAIN = """
 import kit
 
@@ -123,6 +121,8 @@ def test_every_fault_is_seen(chapter):
     faults = "\n".join(find_faults(path, claimed, book))
     for words in [*ILL.values(), "only 4 cells", "16\nand is stored with\n17"]:
         assert words in faults, faults
+    pieces = [nbformat.v4.new_output("stream", text=text) for text in ("a ", "b\n")]
+    assert read(nbformat.from_dict({"outputs": pieces})) == "a b", "one line, in pieces"
 
 
 def test_a_panel_whose_experiment_fails_makes_its_chapter_red(chapter):

@@ -87,9 +87,6 @@ def room_of(path):
     return path.relative_to(KIT).parts[0].removesuffix(".py")
 
 
-# Arrows
-
-
 def find_imports(source):
     """Yield what a module imports, anywhere in it, by absolute names."""
     for node in ast.walk(ast.parse(source)):
@@ -163,9 +160,6 @@ def test_what_the_house_bans_is_refused():
         assert re.search(found, done.stdout, re.M), f"{line}\n{done.stdout}"
 
 
-# Names
-
-
 LOOK = """
 import sys
 before = {*sys.modules}
@@ -235,8 +229,6 @@ def test_examples_in_docstrings_are_true(name, smoke, monkeypatch):
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert result.attempted and not result.failed
 
-
-# Sizes
 
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
 NO_CODE |= {tokenize.INDENT, tokenize.DEDENT}
@@ -318,8 +310,6 @@ def test_few_calls_lie_between_the_reader_and_their_generator(tidy, how):
     assert 2 <= max(map(len, seen)) <= MOST_FRAMES, max(seen, key=len)
 
 
-# The front page
-
 README = read("README.md")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
 
@@ -355,8 +345,6 @@ def test_the_shell_command_of_the_front_page_works(folder, capsys):
     page = Path(words[-1]).read_text("utf-8")
     assert "train(batch_size=64)" in page and "This machine: " in page
 
-
-# Packages and commands
 
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]

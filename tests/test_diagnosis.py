@@ -32,7 +32,7 @@ from kit import stats
 from kit.diagnosis import tracing
 from kit.diagnosis.causes import CAUSES, decide, estimate
 from kit.diagnosis.counterfactuals import BACKWARD, LOADER, STEP, WAIT, change
-from kit.diagnosis.diagnosing import find_suspects
+from kit.diagnosis.diagnosing import find_suspects, judge_shares
 from kit.diagnosis.profiling import Profile, part, weigh
 from kit.diagnosis.tracing import Event, Trace, read_trace
 from kit.experiment import resolve
@@ -619,6 +619,8 @@ LOST = {"communication": measured(*[math.nan] * 3)}
         ({"compute": 0.8}, {}, "compute"),
         ({"compute": 0.8}, {"threads": measured(2.5, 0.9, 5.0)}, None),
         ({"compute": 0.8}, {"optimizer": measured(1.2, 0.9, 1.6)}, "compute"),
+        ({"compute": 0.3}, {"optimizer": measured(1.1, 0.7, 1.8)}, None),  # 44 % > 30 %
+        ({"compute": 0.9}, {"optimizer": measured(1.1, 0.1, 99)}, None),  # whatever
         ({"compute": 0.55}, {"optimizer": measured(1.5, 1.45, 1.55)}, "compute"),
         ({"compute": 0.55}, {"input": measured(1.5, 1.4, 1.6)}, "input"),
         ({"compute": 0.8}, {"input": measured(1.06, 1.05, 1.07)}, "compute"),
@@ -639,6 +641,13 @@ def test_no_more_is_concluded_than_was_measured(across, savings, verdict):
         assert all(told)
     elif found in across:
         assert f"{across[found]:.0%}" in reason
+
+
+def test_shares_of_steps_that_recording_stretched_tell_nothing():
+    stretched = profile({"python": 0.4, "overhead": 0.1}, inflation=1.5)
+    savings = judge_shares(stretched, {})
+    verdict, reason = decide(savings, stretched)
+    assert verdict is None and "150% longer" in reason and len(savings) == 2
 
 
 MANY = {"input": 0.1, "copies": 0.3, "optimizer": 0.4}

@@ -92,7 +92,7 @@ def diagnose(
                 savings |= _check_exchange(left_in)
             if progress.stopping:  # half a diagnosis is none
                 raise Stopped
-    savings |= _estimate(profile, savings)
+    savings |= judge_shares(profile, savings)
     verdict, reason = causes.decide(savings, profile)
     return Diagnosis(resolved, bound, verdict, reason, savings, profile, on)
 
@@ -137,7 +137,7 @@ def _check_exchange(profiles: Sequence[Profile]) -> dict[str, Ratio]:
     return {"communication": why} if left else {}
 
 
-def _estimate(profile: Profile, measured: Mapping[str, Ratio]) -> dict[str, Ratio]:
+def judge_shares(profile: Profile, measured: Mapping[str, Ratio]) -> dict[str, Ratio]:
     """Return what the causes might save that cannot be left out, by their shares."""
     shares = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
     blurred = causes.unknown(f"recording made steps {profile.inflation:.0%} longer")

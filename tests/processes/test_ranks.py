@@ -58,9 +58,6 @@ def add_up(tensor):
     return tensor.tolist()
 
 
-# Calls
-
-
 def test_arguments_arrive_and_every_rank_returns_in_order(ranks):
     outside = torch.ones(2, 3)
 
@@ -152,9 +149,6 @@ STOPPED = ipyparallel.Cluster(n=1)
 )
 def test_what_cannot_be_started_is_refused(asked, words):
     refused(lambda: kit.start_ranks(**{"n": 1} | asked), *words)
-
-
-# Experiments
 
 
 def reduce(*, size=1000):
