@@ -153,8 +153,9 @@ class Training:
             time.sleep(0.02)
 
     def wait_for(self, step):
-        """Wait until this step was made."""
+        """Wait until this step was made; return the training."""
         self.wait_until(lambda rows: any(row["step"] >= step for row in rows))
+        return self
 
     def ask(self, machine):
         """Return where the worker of a machine is: the last call of its stack."""
