@@ -11,6 +11,7 @@ import atexit
 import itertools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,6 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from pathlib import Path
 
 import ipywidgets as widgets
@@ -42,7 +42,7 @@ class Cluster:
 
     def __init__(self, commands=""):
         """Build what these commands of a shell say; fall back to loopback."""
-        self.token, self.doors = uuid.uuid4().hex, [[], []]
+        self.token, self.doors = os.urandom(16).hex(), [[], []]
         self.addresses, self.interface = ["10.0.0.1", "10.0.0.2"], "eth0"
         self.kind = "two network namespaces, joined by a link of their own"
         atexit.register(self.close)
@@ -51,8 +51,8 @@ class Cluster:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self.keeper = subprocess.Popen(shell, text=True, **pipes)
         if self.keeper.stdout.readline() == "ready\n":
-            for door, name in zip(self.doors, ("one", "two"), strict=True):
-                door += ENTER.format(self.keeper.pid, name).split()
+            pid = self.keeper.pid
+            self.doors = [ENTER.format(pid, name).split() for name in ("one", "two")]
         else:
             self.addresses = ["127.0.0.1"] * 2
             self.interface = "lo" if sys.platform == "linux" else "lo0"
@@ -69,10 +69,10 @@ class Cluster:
         # The last one: else who comes later never learns where the others meet.
         ours += "TORCH_CPP_LOG_LEVEL=ERROR TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
         environment = os.environ | dict(word.split("=") for word in ours.split())
-        words = [sys.executable, "-m", "torch.distributed.run", *map(str, words)]
+        agent = [*self.doors[machine], sys.executable, "-m", "torch.distributed.run"]
         with open(log, "a") as out:
             streams = {"stdout": out, "stderr": out, "env": environment}
-            return subprocess.Popen([*self.doors[machine], *words], **streams)
+            return subprocess.Popen([*agent, *map(str, words)], **streams)
 
     def run(self, *words):
         """Run torchrun on the first machine to its end; a quick run does not."""
@@ -158,11 +158,13 @@ class Training:
         return self
 
     def ask(self, machine):
-        """Return where the worker of a machine is: the last call of its stack."""
+        """Return where the worker of a machine is: the line of its last call."""
         self.cluster.find_worker(machine).send_signal(signal.SIGUSR1)
         time.sleep(0.5)
         log = (self.folder / f"machine-{machine}.log").read_text()
-        return log.partition("call first):\n")[2].splitlines()[0].rpartition("/")[2]
+        found = re.search(r'(\w+\.py)", line (\d+)', log.partition("call first):")[2])
+        line = Path(found[1]).read_text().splitlines()[int(found[2]) - 1].strip()
+        return f"{found[1]}, line {found[2]}: {line}"
 
     def finish(self):
         """Wait for the last step, end all, and return what was noted."""

@@ -50,9 +50,7 @@ def read_arguments():
     parser.add_argument("--accumulate", type=int, default=1, help="parts of a batch")
     parser.add_argument("--folder", type=Path, help="for checkpoints and the journal")
     parser.add_argument("--save-every", type=int, default=100, help="steps")
-    parser.add_argument(
-        "--timeout", type=int, default=600, help="seconds, if one hangs"
-    )
+    parser.add_argument("--timeout", type=int, default=600, help="in seconds")
     return parser.parse_args()
 
 
@@ -61,13 +59,13 @@ def join_group(seconds):
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1)  # kill -USR1 PID: where does it hang?
     device, backend = torch.device("cpu"), "gloo"
-    wait = {"timeout": datetime.timedelta(seconds=seconds)}
     if torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1)):
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
         torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl"  # checkpoints are agreed on by way of gloo
     if dist.is_torchelastic_launched():
-        dist.init_process_group(backend, **wait)  # torchrun tells each who it is
+        # torchrun tells each who it is
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     return device
