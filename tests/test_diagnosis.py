@@ -444,9 +444,7 @@ def test_batches_at_hand_leave_no_worker_behind_and_none_of_the_readers_is_used(
     loader._iterator = None
 
 
-# From evidence to a verdict: the times are a fake clock's, so the truth is known
-
-#: Seconds of a step, and what a planted cost adds to it: without it, 20 × as fast.
+#: A fake clock's seconds for a step, and a planted cost: without it, 20 × as fast.
 STEP_SECONDS, COST_SECONDS = 0.002, 0.038
 BOLD, ONES, SUMS = "<b>bold</b>", torch.ones(1_000_000), torch.ones(1_000_000)
 MATRIX = torch.ones(256, 256)

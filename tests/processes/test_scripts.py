@@ -10,6 +10,7 @@ import tarfile
 import nbformat
 import pytest
 import yaml
+from botocore import session, validate
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 from project import PYTHON, TUTORIALS
 
@@ -75,5 +76,8 @@ def test_a_readers_script_is_diagnosed_as_it_is(tmp_path):
 
 def test_a_cluster_takes_the_files_of_chapter_17():
     subprocess.run(["bash", "-n", SCRIPTS / "train.sbatch"], check=True)
-    text = (SCRIPTS / "trainjob.yaml").read_text("utf-8")
-    assert TrainerV1alpha1TrainJob.from_dict(yaml.safe_load(text)).spec.trainer
+    job, asked = ((SCRIPTS / n).read_text() for n in ("trainjob.yaml", "batch.json"))
+    assert TrainerV1alpha1TrainJob.from_dict(yaml.safe_load(job)).spec.trainer
+    batch = session.get_session().get_service_model("batch")
+    shape = batch.operation_model("RegisterJobDefinition").input_shape
+    validate.validate_parameters(json.loads(asked), shape)
