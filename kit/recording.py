@@ -285,8 +285,7 @@ def notebook_definitions(path: Path) -> dict[str, set[str]] | None:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     except (OSError, ValueError, KeyError):
         return None
-    codes = [cell_source(cell) for cell in cells if cell["cell_type"] == "code"]
-    return _definitions(*codes)
+    return _definitions(*(cell_source(c) for c in cells if c["cell_type"] == "code"))
 
 
 def _definitions(*sources: str) -> dict[str, set[str]]:

@@ -141,8 +141,10 @@ def judge_shares(profile: Profile, measured: Mapping[str, Ratio]) -> dict[str, R
     """Return what the causes might save that cannot be left out, by their shares."""
     shares = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
     blurred = causes.unknown(f"recording made steps {profile.inflation:.0%} longer")
+    # To record what a device does may take as long as the steps themselves.
+    alike = profile.inflation <= _BLURRED or profile.trace.devices
     return {
-        cause: blurred if profile.inflation > _BLURRED else causes.estimate(own)
+        cause: causes.estimate(own) if alike else blurred
         for cause, name in shares.items()
         if cause not in measured and max(own := profile.across[name]) > 0
     }
