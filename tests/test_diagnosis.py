@@ -455,9 +455,10 @@ def simulating(clock):
     """Let a diagnosis run at full length on a clock that only experiments move."""
     with clock, pytest.MonkeyPatch.context() as patch:
         patch.delenv("KIT_SMOKE")
+        # What a copy reaches, an operation costs and recording takes would be timed on
+        # this clock; one thread, which others do not hold up, is one for each core.
+        patch.setattr("kit.diagnosis.diagnosing._BLURRED", math.inf)
 
-        # What a copy reaches and an operation costs here would be timed on this clock;
-        # and one thread, which others do not hold up, shall be a thread for each core.
         def look_around(*_):
             return 8e9, 2e-5, max(CORES, torch.get_num_threads())
 
@@ -670,8 +671,7 @@ def test_only_what_the_profile_speaks_for_is_left_out_three_at_most(facts, suspe
 
 @functools.cache
 def report():
-    # It waits long enough for its line to be seen.
-    knobs = {"clock": FakeClock(), "verdict": "input", "pause": 0.005}
+    knobs = {"clock": FakeClock(), "verdict": "input", "pause": 0.005}  # is seen
     with simulating(knobs["clock"]):
         return kit.diagnose(planted, seconds=4.0, **knobs)
 
