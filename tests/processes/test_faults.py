@@ -44,6 +44,4 @@ def test_a_fault_costs_what_the_chapter_says(name):
     assert not cluster.find(0) + cluster.find(1), "something is left"
     errors = re.findall(r"\b(\w*Error: )(?:\[\S+\] )?(\w[^\[\n]{4,40})", said)
     seconds, lost, ranks = gaps[0] if gaps else (limit, "all", 0)
-    print(
-        name, round(seconds, 1), lost, ranks, "".join([*errors, "none"][0]), sep=" · "
-    )
+    print(name, round(seconds, 1), lost, ranks, "".join(*errors[:1] or "-"), sep=" · ")
