@@ -3,13 +3,14 @@
 They go by counts, by the order of events, and by what lies inside what; never by time.
 """
 
-import importlib.util
 import inspect
 import itertools
 import math
 import os
+import runpy
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -65,10 +66,7 @@ def culprit(culprit):
 
 def _import_slow_loops():
     path = Path(__file__).resolve().parents[1] / "slow_loops.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(path)))
 
 
 def _label(name, helper):
