@@ -32,6 +32,11 @@ def run_seconds(start: Ticks, end: Ticks) -> float:
 
     >>> run_seconds(Ticks(0, 0, 0), Ticks(1.0, 0.3, 0.1))
     0.8
+
+    The counter of delays ticks coarsely, and may be ahead of the clock:
+
+    >>> run_seconds(Ticks(7, 2, 3), Ticks(8, 7, 3))
+    1e-09
     """
     foreign = max(0.0, (end.delay - start.delay) - (end.own - start.own))
     return round(max(end.wall - start.wall - foreign, 1e-9), 9)

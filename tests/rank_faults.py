@@ -62,12 +62,8 @@ def train_in_parallel(*, width=512, batch_size=8):
 def footprint():
     """What there is: processes, listening ports, threads, files in shared memory."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    listening = [
-        connection
-        for process in processes
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    found = [c for process in processes for c in process.net_connections("inet")]
+    listening = [c for c in found if c.status == psutil.CONN_LISTEN]
     counts = len(processes), len(listening), threading.active_count()
     return counts, {*os.listdir("/dev/shm")} if os.path.isdir("/dev/shm") else set()
 

@@ -141,7 +141,7 @@ def look():
 
 
 #: The head of scripts; `made` has their optimizers. Each step adds 1 to a file.
-HEAD = """import sys, os, torch, width
+HEAD = """import sys, os, torch, width; from threading import Thread
 from torch import nn
 nets = [nn.Linear(width.N, 1) for _ in range(2)]
 made = [torch.optim.SGD(net.parameters(), 0.1) for net in nets]
@@ -153,6 +153,7 @@ def step(n=0):
 FOREVER = HEAD + "try:\n    while True: {}\nfinally: open('end', 'w')"
 SHAPES = [("step()", 1, "0"), ("step()", 3, "000"), ("step(); step(1)", 1, "01")]
 SHAPES += [("step(1); step(1); step()", 1, "110"), ("os.chdir('/'); step()", 1, "0")]
+SHAPES += [("t = Thread(target=step); t.start(); t.join(); step()", 2, "0000")]
 
 
 @pytest.mark.parametrize(("body", "most", "each"), SHAPES)

@@ -524,6 +524,8 @@ def test_the_time_left_is_judged_by_what_was_spent(monkeypatch):
     assert progress.seconds_left == 15
     progress.expect(1.5)  # no part is more than done
     assert (progress.fraction, progress.seconds_left) == (0.5, 3)
+    now[0] = 60.0
+    assert "no step has ended for 60 s" in progress.text()
 
 
 def test_progress_is_told_but_in_a_pause_and_a_stored_page(capsys, monkeypatch):

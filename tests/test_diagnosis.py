@@ -146,6 +146,14 @@ def test_ranks_that_begin_apart_are_not_charged_for_it():
     assert [s.phase for s in part(trace, 1e9)].count("communication") == 2
 
 
+def test_what_recording_costs_is_no_work_and_no_device_is_busy_twice_at_once():
+    trace = Trace([0, 2000], [make_event(0, 1000, "mm")], [], [])
+    (step,) = weigh(trace, part(trace, 1e9), 100.0, 50.0)
+    assert (step["compute"], step["overhead"]) == (850, 1050)
+    busy = [BUSY._replace(start=a, stop=b) for a, b in ((0, 10), (2, 3), (5, 15))]
+    assert weigh(trace._replace(devices=busy), [], 0.0, 0.0)[0]["compute"] == 15
+
+
 @functools.cache
 def diagnosed():
     return kit.diagnose(train)

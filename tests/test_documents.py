@@ -2,18 +2,15 @@
 
 import math
 import re
-import sys
 
 import nbformat
 import pytest
+from benchmarks.calibration import results
 from liars import LIARS
 from pages import find_anchors, find_broken_links
 from project import ROOT, own_files
 
 from kit import budget, life, ratio, stats
-
-sys.path.append(str(ROOT / "tests" / "benchmarks"))
-from calibration import results
 
 PAGES = [path for path in own_files() if path.suffix in (".ipynb", ".md")]
 

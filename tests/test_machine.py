@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from helpers import find_resident_bytes
 from hypothesis import given, strategies as st
 
 import kit
@@ -129,6 +130,13 @@ def test_no_memory_is_planned_with_that_cannot_be_taken(monkeypatch):
     for name, fact in told.items():
         monkeypatch.setattr(torch.accelerator, name, [fact, fact].__getitem__)
     assert system.available_bytes() == 74, "what is held back can be used again"
+
+
+def test_memory_that_was_freed_is_given_back_before_a_start():
+    kept = [b"x" * 50_000 for _ in range(2000)][::2]
+    before = find_resident_bytes()
+    with system.MemoryWatch():
+        assert kept and find_resident_bytes() < before - 25e6
 
 
 XEON = "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz"

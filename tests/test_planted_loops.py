@@ -7,8 +7,8 @@ a verdict is right, over many more loops, is judged by `make bench`.
 import pytest
 import slow_loops
 import torch
+from benchmarks.planted.compute import image_smoothed
 from rank_faults import train_in_parallel
-from torch import nn
 
 import kit
 from kit.diagnosis.causes import CAUSES
@@ -18,20 +18,6 @@ SECONDS, MORE_SECONDS = 3.0, 8.0
 LONGER = pytest.param(MORE_SECONDS, marks=pytest.mark.nightly)
 
 pytestmark = pytest.mark.usefixtures("tidy")
-
-
-def smooth_an_image():
-    """Remove noise from a large image: few operations on each number."""
-    noisy = slow_loops.numbers(1, 1600, 1600)
-    image = nn.Parameter(noisy.clone())
-    optimizer = torch.optim.SGD([image], lr=0.1)
-    while True:
-        across = (image[..., 1:] - image[..., :-1]).abs().sum()
-        loss = (image - noisy).square().sum() / 2 + across / 2
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield 1
 
 
 def sort_scores():
@@ -49,21 +35,17 @@ PLANTED = {
     "input": slow_loops.LOOPS["D"],
     "optimizer": slow_loops.LOOPS["E"],
     "threads": slow_loops.LOOPS["F"],
-    "memory": smooth_an_image,
+    "memory": image_smoothed,
     "healthy": sort_scores,
 }
-
-
-def test_every_verdict_that_needs_one_process_without_a_gpu_is_planted():
-    # The others: `test_diagnosis.py`, and the last one below in earnest.
-    assert {*CAUSES} - {*PLANTED} == {"transfer", "sync", "communication"}
-    assert {*slow_loops.LOOPS.values()} <= {*PLANTED.values()}
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("seconds", [SECONDS, LONGER])
 @pytest.mark.parametrize("cause", PLANTED)
 def test_no_planted_loop_gets_a_wrong_verdict(cause, seconds, capsys):
+    # The others: `test_diagnosis.py`, and the last one below in earnest.
+    assert {*CAUSES} - {*PLANTED} == {"transfer", "sync", "communication"}
     torch.set_num_threads(kit.this_machine().cores)  # as chapter 02 does
     found = kit.diagnose(PLANTED[cause], seconds=seconds)
     with capsys.disabled():

@@ -199,17 +199,13 @@ CANNOT_TELL = {
     "first life": (with_first_life(2.0, *[1.4] * 6), {}, ["its first", *LATER]),  # 0.98
     "slower": (with_first_life(0.4, *[0.7] * 6), {}, ["its first", *LATER]),
     # A queue that starts full: in the end as slow as the other.
-    "full": (with_first_life(1.93, *[1.9] * 6, *[1.0] * 3), {}, ["end of its", *LATER]),
+    "full": (with_first_life(1.93, *[1.9] * 4, *[1.0] * 2), {}, ["end of its", *LATER]),
     "busy": (spoilt(conditions=BUSY), {}, ["0.9 cores", ONE_THREAD]),
     "quota": (spoilt(0.01, conditions=THROTTLED), {}, ["30%", "fewer threads"]),
     "wide, others": (wide(conditions={"others_cores": 0.9}), {}, ["0.9", "close them"]),
     "wide, guests": (wide(conditions={"stolen": 0.1}), {}, ["guests", "another time"]),
     "wide, quota": (wide(conditions=THROTTLED), {}, ["quota", "use fewer threads"]),
-    "wilder than floats": (
-        [rate_trial([2, 1]), rate_trial([2e-40, 1e40])],
-        {},
-        ["quiet"],
-    ),
+    "wilder": ([rate_trial([2, 1]), rate_trial([2e-40, 1e40])], {}, ["quiet"]),
     "no memory": (memories(1, 0), MEMORIES, ["zero", "compare experiments that add"]),
     "unknown": ([*starts([1.0] * 6), *memories(1)], MEMORIES, ["nothing", "again"]),
     "never together": ([rate_trial(2.0), rate_trial(1.0, first=20)], {}, ["more"]),

@@ -20,10 +20,8 @@ from kit.costs import LINKS
 
 def define(name, *cells):
     """Return what cells of a chapter define, without what they run or measure."""
-    names, kinds = (
-        {"__name__": "__main__"},
-        ast.FunctionDef | ast.Import | ast.ImportFrom,
-    )
+    names = {"__name__": "__main__"}
+    kinds = ast.FunctionDef | ast.Import | ast.ImportFrom
     for cell in nbformat.read(TUTORIALS / name, as_version=4).cells:
         body = ast.parse(cell.source).body if cell.id in cells else []
         kept = [x for x in body if isinstance(x, kinds) or cell.id == "message"]
@@ -130,9 +128,7 @@ def test_a_race_keeps_the_training_and_claims_no_speed_without_it(tidy, tmp_path
 # Chapter 15: plans of a pipeline, and what autograd keeps
 
 
-@given(
-    p=st.integers(1, 5), m=st.integers(1, 6), name=st.sampled_from(["gpipe", "1f1b"])
-)
+@given(st.integers(1, 5), st.integers(1, 6), st.sampled_from(["gpipe", "1f1b"]))
 def test_a_plan_of_a_pipeline_has_the_bubble_of_the_formula(p, m, name):
     names = define("15_model_parallel.ipynb", "plans")
     lanes = pipelines.simulate(names[f"plan_{name}"](p, m), {"F": 1.0, "B": 2.0})

@@ -86,10 +86,7 @@ def find_new_faults(rule, change):
 
 #: Rule, what stands in the first chapter, what stands there instead.
 BAD = [(opening, "# 00", "# 01"), (opening, "would we know?", "would we? Really?")]
-BAD += [
-    (opening, "- how to read", "How to read"),
-    (opening, "30 minutes", "90 minutes"),
-]
+BAD += [(opening, "- how to read", "How to read"), (opening, "30 min", "90 min")]
 BAD += [(opening, "no GPU, ", ""), (opening, "../README.md#chapters", "x.md")]
 BAD += [(opening, "Next: ", ""), (parts, "## Then and now", "")]
 BAD += [(parts, "## Why?", "## Why?\n\n## Why not?"), (parts, "assert_close", "x")]
@@ -159,12 +156,6 @@ SHOWN += [(images, show(data={"text/html": "<img alt='' src='x'>"}))]
 @pytest.mark.parametrize(("rule", "change"), SHOWN)
 def test_a_broken_output_or_file_is_seen(rule, change):
     assert find_new_faults(rule, change)
-
-
-def test_a_picture_with_words_is_not_refused():
-    described = {"image/png": {"alt": "Two bars."}}
-    change = show(data={"image/png": "AA"}, metadata=described)
-    assert not find_new_faults(images, change)
 
 
 def test_the_glossary_explains_what_is_used_each_word_once():

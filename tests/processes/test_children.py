@@ -13,6 +13,7 @@ import threading
 import time
 import types
 from multiprocessing import forkserver, resource_tracker
+from unittest.mock import Mock
 
 import pytest
 from helpers import forked, refused, wait_until
@@ -284,3 +285,9 @@ def test_what_other_processes_cannot_see_goes_into_a_file(monkeypatch):
     with pytest.raises(TypeError) as caught:
         pickle.dumps(idle())
     assert "a file's top level" in find_hint(caught.value)
+
+
+def test_a_connection_that_broke_names_the_worker_that_died(monkeypatch):
+    death = RuntimeError(f"{WORKER}Killed. ")  # of PyTorch's signal handler
+    monkeypatch.setattr(hints.time, "sleep", Mock(side_effect=death))
+    assert hints.name_dead_worker(EOFError()) is death

@@ -5,14 +5,16 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 
 import nbformat
 import pytest
 import yaml
 from botocore import session, validate
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
-from project import PYTHON, TUTORIALS
+from project import PYTHON, ROOT, TUTORIALS
 
 from kit import recording
 
@@ -72,6 +74,35 @@ def test_a_readers_script_is_diagnosed_as_it_is(tmp_path):
     out = subprocess.check_output(command, **where)
     assert out.count("hi\n") == 1, "what it prints is heard once"
     assert "train.py -x 1" in out and "backward" in out
+
+
+#: What others train with, by the package that has it; the kit does not need it.
+TRAINERS = {
+    "transformers[torch]": """import torch
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+net = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_embd=64, n_layer=2, n_head=2))
+text = [{"input_ids": (x := torch.randint(99, (32,))), "labels": x}] * 4000
+how = TrainingArguments(use_cpu=True, report_to=[], gradient_accumulation_steps=2)
+Trainer(net, how, train_dataset=text).train()""",
+    "lightning": """from lightning.pytorch import Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
+Trainer(max_epochs=999, logger=False, enable_checkpointing=False).fit(BoringModel())""",
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("package", TRAINERS)
+def test_a_trainer_of_others_is_diagnosed_as_it_is(package, tmp_path):
+    venv.create(apart := tmp_path / "apart")
+    here = os.pathsep.join([sysconfig.get_path("purelib"), str(ROOT)])
+    where = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": here}}
+    python = [str(apart / "bin" / "python"), "-m"]
+    subprocess.run([*python, "pip", "install", "--quiet", package], check=True, **where)
+    (tmp_path / "train.py").write_text(TRAINERS[package])
+    words = ["kit", "diagnose", "--seconds=6", "--script", "train.py"]
+    out = subprocess.check_output([*python, *words], text=True, **where)
+    for phase in ("forward", "backward", "optimizer"):
+        assert re.search(rf"{phase} +[1-9]\d*\.\d%", out), out
 
 
 def test_a_cluster_takes_the_files_of_chapter_17():
