@@ -130,6 +130,11 @@ def has_rare_slow_steps(items: Sequence[float], seconds: Sequence[float]) -> boo
 
     >>> has_rare_slow_steps([1] * 10, [1.0] * 9 + [5.0])
     True
+
+    So few blocks that each of them weighs much tell nothing:
+
+    >>> has_rare_slow_steps([1] * 4, [1.0] * 3 + [5.0])
+    False
     """
     import numpy as np
 
