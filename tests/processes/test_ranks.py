@@ -9,7 +9,6 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import ipyparallel
 import IPython
 import psutil
 import pytest
@@ -18,6 +17,7 @@ import torch
 import torch.distributed as dist
 from front_end import Kernel
 from helpers import OLDER_CHILDREN, children, refused, wait_until
+from ipyparallel import Cluster
 from torch import nn
 
 import kit
@@ -136,15 +136,12 @@ def test_a_view_is_the_whole_world_of_what_runs_on_it(ranks, which, worlds):
     refused(lambda: ranks[2:], "ranks[2:None] is empty: there are 2", "ranks[:1]")
 
 
-STOPPED = ipyparallel.Cluster(n=1)
-
-
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         *(({"n": n}, [f"n={n!r}", "ranks(2)"]) for n in (0, 2.0, True, "2", 10**6)),
         *(({"timeout": t}, ["timeout=", "seconds"]) for t in (0, "20", math.nan, None)),
-        *(({"cluster": c}, ["cluster=", "start_cluster_sync"]) for c in ("a", STOPPED)),
+        *(({"cluster": c}, ["cluster=", "start_cluster"]) for c in ("a", Cluster(n=1))),
     ],
 )
 def test_what_cannot_be_started_is_refused(asked, words):
@@ -258,15 +255,12 @@ def train(*, silent=None, fewer=0, waits=False, items=1):
         yield items
 
 
-ENDED = "rank 1 ended after 4 steps"
-
-
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
         ({"silent": 0}, ["rank 0 ended before", "`yield`", "let it yield 0"]),
-        ({"fewer": 4}, [ENDED, "rank 0 ended after 8", "equal steps"]),
-        ({"fewer": 4, "waits": True}, [ENDED, "rank 0 did not", "dist.barrier()"]),
+        ({"fewer": 4}, ["1 ended after 4 s", "rank 0 ended after 8", "equal steps"]),
+        ({"fewer": 4, "waits": True}, ["1 ended after 4 s", "0 did not", "barrier()"]),
         ({"items": 0}, ["handled no items on any rank"]),
     ],
 )
@@ -397,6 +391,7 @@ def test_a_second_start_closes_the_first_and_close_leaves_nothing(ranks):
     ours = ranks.run(os.getpid)
     with kit.start_ranks(1) as others:
         ours += others.run(os.getpid)
+        assert others.run(torch.get_num_threads) == [kit.this_machine().cores]
         OLDER_CHILDREN.update(children())
         refused(lambda: ranks.run(whereabouts), "called again", "kit.start_ranks")
     refused(lambda: others.run(whereabouts), "close() was called")
