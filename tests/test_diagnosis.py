@@ -84,6 +84,7 @@ def make_event(start, stop, name):
         ("mm back _foreach_norm mul_ step", "forward backward" + 3 * " optimizer"),
         ("mm back step argmax item", "forward backward optimizer python python"),
         ("mm back step lerp_", "forward backward optimizer optimizer"),
+        ("mm back mul_ step mul", "forward backward optimizer optimizer python"),
         ("mm back sub_ sub_", "forward backward optimizer optimizer"),
         ("mm back mm back step", "forward backward forward backward optimizer"),
         ("back step mm back step", "backward optimizer forward backward optimizer"),
@@ -745,7 +746,7 @@ def test_what_cannot_be_profiled_is_refused_and_leaves_nothing(experiment):
 
 def test_a_timeline_says_who_was_busy_when_and_perfetto_reads_it(tmp_path):
     figure = kit.timeline(train, steps=2)
-    words = "train(batch_size=8), main thread, waiting for data, backward, idle"
+    words = "train(batch_size=8), main thread, longest: backward, longest: next, idle"
     assert not [word for word in words.split(", ") if word not in figure.alt]
     path = figure.save_trace(tmp_path / "trace.json")
     events = json.loads(path.read_text())["traceEvents"]

@@ -291,6 +291,7 @@ def test_an_axis_begins_at_zero_or_is_logarithmic_and_says_so():
     (axes,) = drawn("lines, wide").axes
     assert axes.get_yscale() == "log" and axes.get_ylabel() == "items/s (logarithmic)"
     assert 0.05 < axes.get_ylim()[0] < 0.5 and 100 < axes.get_ylim()[1] < 1000
+    assert "planned 325" in [x.get_label() for x in drawn("stack").axes[0].lines]
     (axes,) = line([0, 1e8, 15e7], ylabel="bytes of memory")().axes
     assert "100 MB" in texts_of(axes.get_yticklabels())
 
