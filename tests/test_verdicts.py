@@ -247,7 +247,7 @@ LARGE, SAME = Ratio(1312.4, 1300, 1320, "faster"), Ratio(1.004, 0.996, 1.01, "sa
 WIDE = Ratio(1.1, 0.9, 1.3, "cannot tell", DOUBT)
 UNKNOWN = Ratio(NAN, NAN, NAN, "cannot tell", DOUBT)
 UNSURE = Ratio(9, 1e-17, 4e18, "cannot tell")
-SPEED, GRID = "as fast as", ["a=1, b=2", "a=1, b=3"]
+SPEED, GRID, CLOSE = "as fast as", ["a=1, b=2", "a=1, b=3"], near(1.8, share=0.001)
 FIVE = [f"n={n}" for n in (0, 2, 4, 6, 8)]
 SENTENCES = [
     (TWO, [FASTER], ["n=2 ", "2.04 ×", SPEED, " 0 ", "[1.98, 2.11]"]),
@@ -258,7 +258,7 @@ SENTENCES = [
     (TWO, [WIDE], ["annot tell", "n=2 ", " 0", "1.1 ×", "[0.9, 1.3]", DOUBT]),
     (TWO, [UNKNOWN], ["annot tell", "n=2 ", " 0", DOUBT]),
     # What cannot be told apart is named together; the luckiest hides no finding.
-    (LABELS, [near(1.78), near(1.83)], ["n=2 or 4 ", "about 1.8 ×", "[1.71, 1.9]"]),
+    (LABELS, [CLOSE, near(1.83, share=0.001)], ["n=2 or 4 ", "about 1.8", "1.83]"]),
     (LABELS, [near(1.2), near(1.83)], ["n=4 ", "1.83 ×", " 0 ", "[1.76, 1.9]"]),
     (LABELS, [near(1.0, "same"), near(1.0, "same")], ["n=2 or 4 ", SPEED, "[0.96, "]),
     (FIVE, [near(x) for x in (1.9, 1.91, 1.92, 1.2)], ["n=2, 4 or 6 ", "about 1.9 ×"]),
