@@ -118,9 +118,8 @@ def children():
     found = []
     for child in set(psutil.Process().children(recursive=True)) - OLDER_CHILDREN:
         with contextlib.suppress(psutil.NoSuchProcess):
-            command = " ".join(child.cmdline())
-            shared = any(name in command for name in _HELPERS)
-            if child.status() != psutil.STATUS_ZOMBIE and not shared:
+            command = " ".join(child.cmdline())  # one that has ended is gone to psutil
+            if not any(name in command for name in _HELPERS):
                 found.append(child)
     return found
 

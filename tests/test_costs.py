@@ -42,9 +42,8 @@ def test_a_simulated_loader_is_as_fast_as_was_predicted(workers, load, step):
 
 #: Load and step share the cores; waiting needs none, nor does the step of a GPU.
 SHARED = [(0, {"waiting_seconds": 0.7, "cores": 1}, 0.9)]
-SHARED += [(100, {"cores": 2}, 0.45)]
+SHARED += [(100, {"cores": 2}, 0.45), (100, {"cores": 2, "step_cores": 0}, 0.4)]
 SHARED += [(100, {"cores": 2, "waiting_seconds": 0.7}, 0.1)]
-SHARED += [(100, {"cores": 2, "step_cores": 0}, 0.4)]
 SHARED += [(100, {"cores": 2, "step_cores": 2}, 0.5)]
 
 

@@ -386,17 +386,13 @@ def untouched():
         assert not children() and not torch.autograd._profiler_enabled()
 
 
-@pytest.mark.parametrize(
-    ("where", "error"),
-    [
-        ("nowhere", None),
-        ("step 3", ZeroDivisionError),
-        ("step 2 of a counterfactual", ZeroDivisionError),
-        ("step 2 of a counterfactual", KeyboardInterrupt),
-    ],
-)
+LATE, STOP = "step 2 of a counterfactual", KeyboardInterrupt
+RAISED = [("nowhere", None), *((x, ZeroDivisionError) for x in ("step 3", LATE))]
+
+
+@pytest.mark.parametrize(("where", "error"), [*RAISED, (LATE, STOP)])
 def test_the_reader_finds_everything_as_it_was_however_it_ends(where, error):
-    late, model = "counterfactual" in where, mlp()
+    late, model = where == LATE, mlp()
     optimizer = torch.optim.AdamW(model.parameters())
     slow = functools.partial(time.sleep, 0.002)  # so input is suspected on any machine
     data = TensorDataset(torch.randn(64, 16))
@@ -605,40 +601,38 @@ def measured(value, low, high):
 
 SURE, WIDE = measured(2.0, 1.9, 2.1), measured(1.6, 0.8, 3.2)
 LOST = {"communication": measured(*[math.nan] * 3)}
+JUDGED = [
+    # What is not sure is not said, and what is slower without is no cause.
+    ({}, {}, "healthy"),
+    ({}, {"input": measured(0.5, 0.4, 0.6)}, "healthy"),
+    ({}, {"input": WIDE}, None),
+    ({}, LOST, None),
+    ({}, LOST | {"input": measured(1.5, 1.4, 1.6)}, None),  # two thirds are left
+    ({}, LOST | {"input": measured(3, 2.5, 3.5)}, "input"),
+    # The largest wins, if no larger one may be hidden; threads are the simplest.
+    ({}, {"input": measured(3, 2.5, 3.5), "python": SURE}, "input"),
+    ({}, {"input": WIDE, "python": SURE}, "python"),
+    ({}, {"input": measured(3, 0.8, 9), "python": SURE}, None),
+    ({}, {"threads": measured(1.8, 1.7, 1.9), "overhead": SURE}, "threads"),
+    ({}, {"threads": measured(1.1, 1.08, 1.12), "input": SURE}, "input"),
+    # Useful work is good news, unless much can be saved beside it.
+    ({"compute": 0.8}, {}, "compute"),
+    ({"compute": 0.8}, {"threads": measured(2.5, 0.9, 5.0)}, None),
+    ({"compute": 0.8}, {"optimizer": measured(1.2, 0.9, 1.6)}, "compute"),
+    ({"compute": 0.3}, {"optimizer": measured(1.1, 0.7, 1.8)}, None),  # 44 % > 30 %
+    ({"compute": 0.9}, {"optimizer": measured(1.1, 0.1, 99)}, None),  # whatever
+    ({"compute": 0.55}, {"optimizer": measured(1.5, 1.45, 1.55)}, "compute"),
+    ({"compute": 0.55}, {"input": measured(1.5, 1.4, 1.6)}, "input"),
+    ({"compute": 0.8}, {"input": measured(1.06, 1.05, 1.07)}, "compute"),
+    # An estimate from steps is as sure as they are alike.
+    ({}, {"python": estimate([1.0] * 4)}, "python"),
+    ({}, {"python": estimate([0.0, 0.9, 0.0, 0.9])}, None),
+    ({}, {"overhead": estimate([0.02, 0.02, 0.021])}, "healthy"),
+    ({}, {"optimizer": estimate([0.5])}, None),
+]
 
 
-@pytest.mark.parametrize(
-    ("across", "savings", "verdict"),
-    [
-        # What is not sure is not said, and what is slower without is no cause.
-        ({}, {}, "healthy"),
-        ({}, {"input": measured(0.5, 0.4, 0.6)}, "healthy"),
-        ({}, {"input": WIDE}, None),
-        ({}, LOST, None),
-        ({}, LOST | {"input": measured(1.5, 1.4, 1.6)}, None),  # two thirds are left
-        ({}, LOST | {"input": measured(3, 2.5, 3.5)}, "input"),
-        # The largest wins, if no larger one may be hidden; threads are the simplest.
-        ({}, {"input": measured(3, 2.5, 3.5), "python": SURE}, "input"),
-        ({}, {"input": WIDE, "python": SURE}, "python"),
-        ({}, {"input": measured(3, 0.8, 9), "python": SURE}, None),
-        ({}, {"threads": measured(1.8, 1.7, 1.9), "overhead": SURE}, "threads"),
-        ({}, {"threads": measured(1.1, 1.08, 1.12), "input": SURE}, "input"),
-        # Useful work is good news, unless much can be saved beside it.
-        ({"compute": 0.8}, {}, "compute"),
-        ({"compute": 0.8}, {"threads": measured(2.5, 0.9, 5.0)}, None),
-        ({"compute": 0.8}, {"optimizer": measured(1.2, 0.9, 1.6)}, "compute"),
-        ({"compute": 0.3}, {"optimizer": measured(1.1, 0.7, 1.8)}, None),  # 44 % > 30 %
-        ({"compute": 0.9}, {"optimizer": measured(1.1, 0.1, 99)}, None),  # whatever
-        ({"compute": 0.55}, {"optimizer": measured(1.5, 1.45, 1.55)}, "compute"),
-        ({"compute": 0.55}, {"input": measured(1.5, 1.4, 1.6)}, "input"),
-        ({"compute": 0.8}, {"input": measured(1.06, 1.05, 1.07)}, "compute"),
-        # An estimate from steps is as sure as they are alike.
-        ({}, {"python": estimate([1.0] * 4)}, "python"),
-        ({}, {"python": estimate([0.0, 0.9, 0.0, 0.9])}, None),
-        ({}, {"overhead": estimate([0.02, 0.02, 0.021])}, "healthy"),
-        ({}, {"optimizer": estimate([0.5])}, None),
-    ],
-)
+@pytest.mark.parametrize(("across", "savings", "verdict"), JUDGED)
 def test_no_more_is_concluded_than_was_measured(across, savings, verdict):
     found, reason = decide(savings, profile(across))
     assert found == verdict
@@ -659,17 +653,15 @@ def test_shares_of_steps_that_recording_stretched_tell_nothing():
 
 
 MANY = {"input": 0.1, "copies": 0.3, "optimizer": 0.4}
+SPOKEN_FOR = [
+    ({"shares": {"input": 0.01}, "children": 2}, ["input"]),
+    ({"shares": {"optimizer": 0.3}, "across": {"loops": 0.2}}, []),
+    ({"across": {"waiting": 0.5}}, ["threads"]),
+    ({"shares": MANY, "threads": 99}, ["threads", "optimizer", "transfer"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("facts", "suspects"),
-    [
-        ({"shares": {"input": 0.01}, "children": 2}, ["input"]),
-        ({"shares": {"optimizer": 0.3}, "across": {"loops": 0.2}}, []),
-        ({"across": {"waiting": 0.5}}, ["threads"]),
-        ({"shares": MANY, "threads": 99}, ["threads", "optimizer", "transfer"]),
-    ],
-)
+@pytest.mark.parametrize(("facts", "suspects"), SPOKEN_FOR)
 def test_only_what_the_profile_speaks_for_is_left_out_three_at_most(facts, suspects):
     found = find_suspects(profile(**facts))
     assert list(found) == suspects

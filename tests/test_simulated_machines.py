@@ -112,14 +112,9 @@ def test_the_interval_holds_the_truth(kind):
 
 
 #: Five pairs of turns are what about 2 s buy, eight what 5 s buy.
-POWER = [
-    (QUIET, 20 / 21, 8, "slower", 0.90),
-    (QUIET, 1.2, 5, "faster", 0.95),
-    (BUSY, 1.2, 5, "faster", 0.95),
-    (BURSTY, 1.2, 5, "faster", 0.95),
-    (QUIET, 1.0, 8, "same", 0.95),
-    (STILL, 1.0, 5, "same", 0.90),
-]
+POWER = [(QUIET, 20 / 21, 8, "slower", 0.90), (QUIET, 1.0, 8, "same", 0.95)]
+POWER += [(noise, 1.2, 5, "faster", 0.95) for noise in MACHINES]
+POWER += [(STILL, 1.0, 5, "same", 0.90)]
 
 
 @pytest.mark.parametrize(("noise", "truth", "pairs", "verdict", "least"), POWER)

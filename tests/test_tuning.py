@@ -104,19 +104,17 @@ class Photos(list):
 
 BAD = [("num_workers", value) for value in (-1, [0, 1.5], "2", [0])]
 BAD += [("seconds", value) for value in (0, math.nan, None)]
+NO_LOADERS = [
+    *((maker([1] * 64), {name: x}, [f"{name}={x!r}"]) for name, x in BAD),
+    (fail, {}, ["fail", "'num_workers'", "TypeError"]),
+    (maker([]), {}, ["no batch", "empty"]),
+    (maker([1] * 5, drop_last=True), {}, ["no batch", "drop_last"]),
+    (maker([1] * 64), {"step": fail}, ["ValueError", "not a photo"]),
+    (maker(Photos([1] * 64)), {"num_workers": 1}, ["not a photo", "next(iter("]),
+]
 
 
-@pytest.mark.parametrize(
-    ("make_loader", "asked", "words"),
-    [
-        *((maker([1] * 64), {name: x}, [f"{name}={x!r}"]) for name, x in BAD),
-        (fail, {}, ["fail", "'num_workers'", "TypeError"]),
-        (maker([]), {}, ["no batch", "empty"]),
-        (maker([1] * 5, drop_last=True), {}, ["no batch", "drop_last"]),
-        (maker([1] * 64), {"step": fail}, ["ValueError", "not a photo"]),
-        (maker(Photos([1] * 64)), {"num_workers": 1}, ["not a photo", "next(iter("]),
-    ],
-)
+@pytest.mark.parametrize(("make_loader", "asked", "words"), NO_LOADERS)
 def test_what_cannot_be_tuned_is_refused(smoke, make_loader, asked, words):
     refused(lambda: tune_loader(make_loader, **asked), "tune_loader()", *words)
 

@@ -314,19 +314,17 @@ VICTIM = raised("RuntimeError: /gloo/: Connection closed", victim=True)
 SILENT = raised("RuntimeError: wait timeout after 3000ms", victim=True)
 ABORTED = Outcome("died", error="ended by SIGABRT", victim=True)
 LEFT = Outcome("died", error="its process ended itself, with exit code 12")
+ENDS = [
+    ([raised("KeyError"), raised("OSError")], (0, 1), ["rank 0: KeyE", "1: OSE"]),
+    ([VICTIM, LEFT], (1,), ["failed on rank 1: ", "with exit code 12"]),
+    ([VICTIM, VICTIM], (0, 1), ["failed on ranks 0, 1: RuntimeError"]),
+    ([SILENT, Outcome("returned")], (), ["do not agree", "rank 1: had returned"]),
+    ([VICTIM, ABORTED], (), ["do not agree", "ended rank 1", "shapes differ"]),
+    ([raised("E" * 5000), VICTIM], (0,), ["failed on rank 0: EEE", "…"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "culprits", "words"),
-    [
-        ([raised("KeyError"), raised("OSError")], (0, 1), ["rank 0: KeyE", "1: OSE"]),
-        ([VICTIM, LEFT], (1,), ["failed on rank 1: ", "with exit code 12"]),
-        ([VICTIM, VICTIM], (0, 1), ["failed on ranks 0, 1: RuntimeError"]),
-        ([SILENT, Outcome("returned")], (), ["do not agree", "rank 1: had returned"]),
-        ([VICTIM, ABORTED], (), ["do not agree", "ended rank 1", "shapes differ"]),
-        ([raised("E" * 5000), VICTIM], (0,), ["failed on rank 0: EEE", "…"]),
-    ],
-)
+@pytest.mark.parametrize(("outcomes", "culprits", "words"), ENDS)
 def test_who_is_to_blame_follows_from_how_the_call_ended(outcomes, culprits, words):
     error = explain_failure("work()", dict(enumerate(outcomes)), 7, "They can be used.")
     said = str(error)
