@@ -21,12 +21,10 @@ from kit import clock
 _ROOT = Path("/")
 _FORK_SERVER = "multiprocessing.forkserver"
 #: Helpers that Python and PyTorch share between everything in a process.
-_HELPERS = (
-    _FORK_SERVER,
-    "multiprocessing.resource_tracker",
-    "torch._inductor.compile_worker",
-    "torch_shm_manager",
-)
+_HELPERS = [_FORK_SERVER, "multiprocessing.resource_tracker", "torch_shm_manager"]
+_HELPERS += ["torch._inductor.compile_worker"]
+#: Who is asked to end has so long.
+_SECONDS_TO_END = 0.5
 _SECONDS_BETWEEN_LOOKS = 0.02
 #: A look takes milliseconds in a process with large libraries: it may use so much of
 #: one core.
@@ -65,11 +63,19 @@ def find_alive(pids: Iterable[int]) -> set[int]:
     return {pid for pid in pids if _ask(pid, psutil.Process.status) not in gone}
 
 
-def end(pids: Iterable[int]) -> None:
-    """End processes at once, and all that they have started."""
-    for pid in pids:
-        for each in (*find_descendants(pid), pid):
-            _ask(each, psutil.Process.kill)
+def end(pids: Collection[int]) -> None:
+    """Ask processes, and all that they have started, to end; then end them.
+
+    PyTorch raises in the main thread that a loader's worker was killed, whatever that
+    computes, but not of one that was asked.
+    """
+    every = set(pids).union(*map(find_descendants, pids))
+    for how in (psutil.Process.terminate, psutil.Process.kill):
+        for pid in find_alive(every):
+            _ask(pid, how)
+        begun = time.perf_counter()
+        while find_alive(every) and time.perf_counter() - begun < _SECONDS_TO_END:
+            time.sleep(0.01)
 
 
 def name_process(pid: int) -> str:
@@ -235,8 +241,7 @@ def _reset_device_peaks() -> int:
 
 def _count_device_bytes(which: str) -> int:
     """Return the bytes allocated on all devices, "current" or "peak"."""
-    fakes = clock.DEVICES if which == "peak" else []
-    total = sum(device.peak() for device in fakes)
+    total = sum(device.peak() for device in clock.DEVICES if which == "peak")
     for index in clock.find_initialised():
         # Apple's does not tell before PyTorch 2.14; then the process's memory counts.
         with contextlib.suppress(RuntimeError):

@@ -61,8 +61,6 @@ def impatient(monkeypatch):
 
 STUBBORN = "import signal, subprocess, time\nsignal.signal(15, signal.SIG_IGN)\n"
 STUBBORN += "subprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
-
-
 ENDS = {"stop": "stopped", "no lists": "complete", "another cell": "disturbed"}
 
 
@@ -177,6 +175,7 @@ def hang(waits_for):
 
 
 def test_a_second_stop_ends_what_a_step_waits_for_and_the_first_does_not():
+    [*DataLoader([1], num_workers=1)]  # now PyTorch raises here what befalls workers
     panel = kit.explore(hang(waits_for := []), n=[1, 2])
     running = threading.Thread(target=panel.run)
     running.start()
