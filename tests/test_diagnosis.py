@@ -738,7 +738,7 @@ def test_what_cannot_be_profiled_is_refused_and_leaves_nothing(experiment):
 
 def test_a_timeline_says_who_was_busy_when_and_perfetto_reads_it(tmp_path):
     figure = kit.timeline(train, steps=2)
-    words = "train(batch_size=8), main thread, longest: backward, longest: next, idle"
+    words = "train(batch_size=8), main thread, backward, longest: next batch, idle"
     assert not [word for word in words.split(", ") if word not in figure.alt]
     path = figure.save_trace(tmp_path / "trace.json")
     events = json.loads(path.read_text())["traceEvents"]
