@@ -23,7 +23,6 @@ from kit.figures.style import (
     WIDTH,
     format_bytes,
     format_number,
-    format_ratio,
     format_saving,
     format_seconds,
     format_value,
@@ -32,6 +31,6 @@ from kit.figures.style import (
 
 __all__ = ["COLOURS", "PHASES", "WIDTH", "Series", "Span", "draw_bars", "draw_lines"]
 __all__ += ["draw_stack", "draw_step", "draw_steps", "draw_timeline", "format_bytes"]
-__all__ += ["format_number", "format_ratio", "format_saving", "format_seconds"]
-__all__ += ["format_value", "html_card", "html_page", "html_pictures", "html_progress"]
-__all__ += ["html_sentence", "html_table", "is_wide", "show", "text_table", "to_html"]
+__all__ += ["format_number", "format_saving", "format_seconds", "format_value"]
+__all__ += ["html_card", "html_page", "html_pictures", "html_progress", "html_sentence"]
+__all__ += ["html_table", "is_wide", "show", "text_table", "to_html"]

@@ -187,15 +187,6 @@ def format_number(value: float | None) -> str:
     return (f"{value:,.{decimals}f}" if plain else f"{value:.2e}").replace("-", "−")
 
 
-def format_ratio(value: float | None) -> str:
-    """Write how many times as much.
-
-    >>> format_ratio(1.923)
-    '1.92 ×'
-    """
-    return f"{format_number(value)} ×" if is_known(value) else "unknown"
-
-
 def format_seconds(value: float | None) -> str:
     """Write a time in the unit that suits it, from nanoseconds to hours.
 

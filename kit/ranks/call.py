@@ -26,7 +26,7 @@ from kit import clock
 from kit.experiment import ExperimentError
 from kit.progress import Progress, Stopped
 from kit.ranks.engines import Engines, name_ranks
-from kit.ranks.rank import Outcome, leave, perform
+from kit.ranks.rank import Outcome, leave, perform, unpack
 
 _SECONDS_BETWEEN_LOOKS, _SECONDS_TO_WRITE, _SECONDS_FOR_OUTPUT = 0.05, 0.2, 0.5
 #: Others may fail on their own account, or be freed by the one that has failed; then
@@ -178,14 +178,19 @@ class Call:
 
 
 class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends every module by its name, also PyTorch's that are objects of their own.
+    """Sends every module by its name, and code with its own.
 
-    `torch.backends.cudnn` is one: a function of a cell that uses it could not be sent.
+    Also PyTorch's modules that are objects of their own, such as
+    `torch.backends.cudnn`: a function of a cell that uses one could not be sent. And
+    since version 3.1.3 cloudpickle forgets in which file or cell code stands, which
+    errors have to say.
     """
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, types.ModuleType) and type(value) is not types.ModuleType:
             return importlib.import_module, (value.__name__,)
+        if isinstance(value, types.CodeType):
+            return unpack, (value.co_filename, *self.dispatch_table[type(value)](value))
         return super().reducer_override(value)
 
 

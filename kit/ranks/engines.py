@@ -56,8 +56,7 @@ class Engines:
         self.facts: dict[int, dict[str, Any]] = {}
         self.why_closed, self.epoch, self.are_broken = "", 0, False
         self._shown: tuple[int, ...] = ()
-        self._worlds, self._client = 0, None
-        self._readers = cluster
+        self._worlds, self._client, self._readers = 0, None, cluster
         above = cluster.profile_dir if cluster else None
         self._folder = tempfile.mkdtemp(prefix="kit-ranks-", dir=above)
         self._cluster = cluster or _make_cluster(self._folder)

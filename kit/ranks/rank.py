@@ -154,6 +154,11 @@ def perform(me: int, payload: bytes) -> Outcome:
         return _describe(cause or error)
 
 
+def unpack(file: str, make: Callable[..., Any], parts: Iterable[Any]) -> Any:
+    """Make code that the kernel has sent; it stands in this file, or cell, there."""
+    return make(*parts).replace(co_filename=file)
+
+
 def _lend(function: object) -> None:
     """Let a function of a cell find names of this rank that did not come with it."""
     inner = inner_function(function)
