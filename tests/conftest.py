@@ -4,23 +4,11 @@ import gc
 import importlib
 import signal
 
+import helpers
 import pytest
 import torch
-from helpers import (
-    OLDER_CHILDREN,
-    FakeClock,
-    FakeDevice,
-    children,
-    find_resident_bytes,
-    reset_state,
-    wait_until,
-)
 from hypothesis import HealthCheck, settings
-from strict import (  # noqa: F401
-    pytest_make_collect_report,
-    pytest_runtest_call,
-    pytest_runtest_makereport,
-)
+from strict import *  # noqa: F403
 
 import kit.clock
 from kit import measurement, system
@@ -28,12 +16,9 @@ from kit.progress import Progress
 
 #: How long an example takes depends on what else the machine does.
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile(
-    "ci", derandomize=True, max_examples=30, database=None, **PATIENT
-)
-settings.register_profile(
-    "nightly", max_examples=1000, database=None, print_blob=True, **PATIENT
-)
+PATIENT |= {"database": None}
+settings.register_profile("ci", derandomize=True, max_examples=30, **PATIENT)
+settings.register_profile("nightly", max_examples=1000, print_blob=True, **PATIENT)
 settings.load_profile("ci")
 #: What PyTorch and others import when it is first used: no test shall pay for all.
 LATE = ("torch._dynamo", "scipy.stats", "matplotlib.figure", "ipywidgets")
@@ -61,19 +46,20 @@ def frozen():
 
 @pytest.fixture
 def tidy(monkeypatch, tmp_path, frozen):
-    """A run of full length, and no child process left behind."""
+    """A run of full length in a folder of its own, and no child left behind."""
+    monkeypatch.chdir(tmp_path)  # a panel would read the recordings that lie here
     monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(system, "proportional_bytes", find_resident_bytes)
+    monkeypatch.setattr(system, "proportional_bytes", helpers.find_resident_bytes)
     threads = torch.get_num_threads()
-    reset_state()
-    OLDER_CHILDREN.update(children())
+    helpers.reset_state()
+    helpers.OLDER_CHILDREN.update(helpers.children())
     yield
-    reset_state()
+    helpers.reset_state()
     torch.set_num_threads(threads)
     gc.collect()
     gc.freeze()  # looking through it takes 0.2 s each time
-    wait_until(lambda: not children(), 5)
+    helpers.wait_until(lambda: not helpers.children(), 5)
 
 
 @pytest.fixture
@@ -85,14 +71,14 @@ def smoke(tidy, monkeypatch):
 @pytest.fixture
 def clock(tidy):
     """Replace the one clock, and the time that budgets are counted in."""
-    with FakeClock() as fake:
+    with helpers.FakeClock() as fake:
         yield fake
 
 
 @pytest.fixture
 def device(clock, monkeypatch):
     """An accelerator with a queue, which this process has initialised."""
-    fake = FakeDevice(clock)
+    fake = helpers.FakeDevice(clock)
     monkeypatch.setattr(kit.clock, "DEVICES", [fake])
     return fake
 

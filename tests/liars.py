@@ -1,8 +1,7 @@
 """Experiments built to deceive `kit.compare`: how each does it, and the truth.
 
 Each maker takes a stage and returns two experiments by name, the baseline first. Here
-only a fake clock moves; `benchmarks/real_liars.py` has them in real time, with makers
-of its own where `real=None`.
+only a fake clock moves; `benchmarks/real_liars.py` has makers where `real=None`.
 """
 
 import contextlib
@@ -164,29 +163,28 @@ def prefetch_head_start(stage):
     return {"few": lambda: load(FEW), "many": lambda: load(MANY)}
 
 
+def remember(stage, first, later):
+    """Return a step that takes less where an earlier start has done the same."""
+    done = set()
+
+    def step(number):
+        stage.work(later if number in done else first)
+        done.add(number)
+
+    return step
+
+
 # Longer is right here: the cold reads weigh less and less.
 @lies("warm page cache", "same", real=None, excuses=(*CHANGES, "measure about"))
 def warm_page_cache(stage):
     """The first to read the file pays the disk, the second finds it in memory."""
-    cached = set()
-
-    def read(number):
-        stage.work(2 if number in cached else 20)
-        cached.add(number)
-
-    return twice(read)
+    return twice(remember(stage, 20, 2))
 
 
 @lies("cached result", "same", excuses=(*CHANGES, "start"))
 def cached_result(stage):
     """What an earlier start has computed is kept, so later starts have less to do."""
-    kept = set()
-
-    def keeps(number):
-        stage.work(0.5 if number in kept else 5)
-        kept.add(number)
-
-    return pair(plain=lambda number: stage.work(5), keeps=keeps)
+    return pair(plain=lambda number: stage.work(5), keeps=remember(stage, 5, 0.5))
 
 
 @lies("sleeps before its first yield", "same", ratio=1.0)
@@ -318,9 +316,7 @@ def unequal_work(stage):
 @lies("fewer items than it says", "same", not_catchable=WHO_KNOWS, deceived="faster")
 def fewer_items(stage):
     """It says 64 items and handles 48."""
-    return pair(
-        honest=lambda _: stage.work(4) or 64, boasts=lambda _: stage.work(3) or 64
-    )
+    return pair(fair=lambda _: stage.work(4) or 64, lies=lambda _: stage.work(3) or 64)
 
 
 @lies("growing step", "slower", excuses=CHANGES)

@@ -21,12 +21,6 @@ pytestmark = pytest.mark.usefixtures("smoke")
 A = torch.ones(4, 4)
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
-    """A panel would read the recordings that lie here."""
-    monkeypatch.chdir(tmp_path)
-
-
 def draw():
     number = torch.rand(1, dtype=torch.float32, device="cpu").item()
     return random.random(), numpy.random.rand(), number
@@ -93,8 +87,7 @@ def assert_apart(look, one, other, end=(None, bool)):
     assert len(set(longest)) == len(longest)
 
 
-# Out of the kit's sight, as weights of another module would be. What one autocast has
-# cast must not serve the other.
+# Out of the kit's sight: what one autocast has cast of it must not serve the other.
 helpers.WEIGHT = nn.Parameter(torch.ones(4, 4))
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from helpers import find_resident_bytes
+from helpers import find_resident_bytes, wait_until
 from hypothesis import given, strategies as st
 
 import kit
@@ -140,6 +140,16 @@ def test_memory_that_was_freed_is_given_back_before_a_start():
     with system.MemoryWatch(in_a_hurry=True) as watch:
         assert len(b"x" * 80_000_000)
     assert watch.increase > 75e6, "an earlier peak, which was higher, hid this one"
+
+
+def test_what_a_worker_takes_for_a_moment_is_seen(monkeypatch):
+    seen = [0, 0, 10**9, 10**9]  # and nothing of it in the end
+    monkeypatch.setattr(
+        system, "proportional_bytes", lambda: seen.pop(0) if seen else 0
+    )
+    with system.MemoryWatch() as watch:
+        wait_until(lambda: not seen)
+    assert watch.increase == 10**9
 
 
 XEON = "Intel(R) Xeon(R) Platinum 8488C CPU @ 2.40GHz"

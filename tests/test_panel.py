@@ -20,9 +20,8 @@ TWO = {"pause": [1, 2]}
 
 
 @pytest.fixture(autouse=True)
-def alone(clock, smoke, monkeypatch, tmp_path):
-    """Short runs, no recordings nearby, and no way of showing asked for."""
-    monkeypatch.chdir(tmp_path)
+def alone(clock, smoke, monkeypatch):
+    """Short runs, and no way of showing asked for."""
     for name in ("KIT_STATIC", "KIT_BLOCKING"):
         monkeypatch.delenv(name, raising=False)
 

@@ -352,6 +352,13 @@ def test_the_real_clock_keeps_sleeps_in_and_its_blocks_leave_no_gap(monkeypatch)
     assert len(gaps) > len(trial.blocks) and lower_quartile < 0.002
 
 
+def test_the_time_that_reading_the_clock_takes_is_in_no_block(monkeypatch):
+    now = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: next(now) / 1e6)
+    begun, ended = kit.clock.CLOCK.begin(), kit.clock.CLOCK.end()
+    assert ended.wall - begun.wall == pytest.approx(1e-6)
+
+
 def test_a_report_has_figures_and_knobs_and_no_markup_of_the_readers(clock):
     def train(*, name="<b>bold</b>", batch_size=8):
         """Train a <script> & friends."""

@@ -124,7 +124,7 @@ def test_what_is_true_is_mostly_called_so(noise, truth, pairs, verdict, least):
     assert_share(says(ratios, "cannot tell"), most=1 - least)
 
 
-#: Of experiments built to deceive; `make bench` has them in real time.
+#: Of experiments built to deceive; `make test-all` has them in real time.
 SECONDS = 4.0
 #: Where the truth cannot be seen in so many seconds: they get no verdict, and a reason.
 HIDDEN = {"growing step", "prefetch head start", "cached result"}

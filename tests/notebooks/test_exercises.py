@@ -3,12 +3,29 @@
 import re
 import runpy
 
-import nbformat
 import pytest
 import torch
-from project import TUTORIALS, every_chapter
+from project import CHAPTERS, TUTORIALS, every_chapter
 
 from kit.teaching import check
+
+#: As "chapter/name", in their order: what a chapter asks `check` about.
+CALL = re.compile(r"\bcheck\([^\w)]*(\d\d/\w+)")
+TEXT = "".join(path.read_text("utf-8") for path in CHAPTERS)
+EXERCISES = [*dict.fromkeys(CALL.findall(TEXT))]
+
+
+def read_wrong(number):
+    path = TUTORIALS / "checks" / f"{number}_wrong.py"
+    return runpy.run_path(str(path))["WRONG"]
+
+
+@every_chapter
+def test_a_chapter_has_three_exercises_or_more_with_wrong_answers(path):
+    number = path.name[:2]
+    asked = [name for name in EXERCISES if name.startswith(number)]
+    assert asked == [f"{number}/{name}" for name in read_wrong(number)]
+    assert len(asked) >= 3
 
 
 @pytest.fixture(scope="module")
@@ -17,23 +34,17 @@ def compiler():
     torch.compile(lambda x: x + 1, backend=lambda graph, _: graph)(torch.ones(2))
 
 
-@every_chapter
+@pytest.mark.parametrize("exercise", EXERCISES)
 def test_an_exercise_waits_and_refuses_a_plausible_wrong_answer_with_a_reason(
-    path, smoke, compiler, monkeypatch
+    exercise, smoke, compiler, monkeypatch
 ):
     monkeypatch.chdir(TUTORIALS)
-    number = path.name[:2]
-    wrong = runpy.run_path(f"checks/{number}_wrong.py")["WRONG"]
-    cells = nbformat.read(path, as_version=4).cells
-    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    checked = dict.fromkeys(re.findall(r"\bcheck\(\s*['\"]([^'\"]+)['\"]", code))
-    assert [f"{number}/{name}" for name in wrong] == [*checked]
-    assert len(wrong) >= 3
-    for name, answers in wrong.items():
-        assert not check(f"{number}/{name}", None).attempted
-        assert 2 <= len(answers) <= 3, name
-        for answer in answers:
-            found = check(f"{number}/{name}", answer)
-            assert found.attempted and not found.passed, f"{name} takes {answer}"
-            assert len(found.message) > 20, f"{name} does not say why"
-            assert not found.message.startswith("it raised"), found
+    number, name = exercise.split("/")
+    assert not check(exercise, None).attempted
+    answers = read_wrong(number)[name]
+    assert 2 <= len(answers) <= 3
+    for answer in answers:
+        found = check(exercise, answer)
+        assert found.attempted and not found.passed, f"it takes {answer}"
+        assert len(found.message) > 20, "it does not say why"
+        assert not found.message.startswith("it raised"), found

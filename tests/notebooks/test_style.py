@@ -1,7 +1,6 @@
 """Every chapter keeps the rules of tutorials/scripts/style.py, and each bites."""
 
 import itertools
-import json
 import re
 
 import nbformat
@@ -14,14 +13,7 @@ from style import Chapter, cells, file, images, opening, outputs, parts, prose, 
 import kit
 
 #: Chapters of which there is no recording from a GPU yet. This list only gets shorter.
-GPU_DEBTS = {
-    *("00_start_here", "01_how_pytorch_runs", "02_profiling", "04_loading"),
-    *("05_storage", "06_batch_size", "07_memory", "08_fewer_larger_kernels"),
-    *("09_number_formats", "10_mixed_precision", "11_data_parallel", "12_ddp"),
-    *("13_communication", "15_model_parallel", "16_rpc"),
-    *("17_beyond_one_machine", "18_hardware", "19_all_together"),
-}
-
+GPU_DEBTS = {0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 18, 19}
 
 RULED = [*itertools.product(CHAPTERS, style.RULES)]
 RULED += itertools.product(APPENDICES, style.APPENDIX)
@@ -35,21 +27,11 @@ def test_a_chapter_keeps_the_rules(path, rule):
 
 def test_every_entry_of_the_errata_asserts_what_it_shows():
     """An entry is what stands under a heading of the third level."""
-    entry, asserts = "", {}
-    for cell in Chapter(TUTORIALS / "more" / "errata.ipynb").cells:
-        headings = re.findall(r"^##+ .+$", cell.source, re.M)
-        if cell.cell_type == "markdown" and headings:
-            entry = headings[-1]
-            asserts |= {entry: False} if entry.startswith("### ") else {}
-        elif entry in asserts:
-            asserts[entry] |= bool(re.search(r"^ *assert", cell.source, re.M))
-    assert len(asserts) >= 15
-    assert [name for name, is_asserted in asserts.items() if not is_asserted] == []
-
-
-@pytest.mark.parametrize("path", [*CHAPTERS, *APPENDICES], ids=lambda path: path.stem)
-def test_jupyter_can_open_a_chapter(path):
-    nbformat.validate(json.loads(path.read_text("utf-8")))
+    told = Chapter(TUTORIALS / "more" / "errata.ipynb").cells
+    text = "\n".join(cell.source for cell in told)
+    _, *entries = re.split(r"^### ", text, flags=re.M)
+    assert len(entries) >= 15
+    assert all(re.search(r"^ *assert", entry, re.M) for entry in entries)
 
 
 @every_chapter
@@ -58,7 +40,9 @@ def test_a_gpu_has_recorded_it_or_it_says_that_none_has(path):
     recordings = (TUTORIALS / "recordings").glob(f"{path.stem}__*.json")
     trials = [trial for recording in recordings for trial in kit.load(recording)]
     found = any(trial.machine.accelerators for trial in trials)
-    assert found == (path.stem not in GPU_DEBTS), "the list of debts is not true"
+    assert found == (int(path.stem[:2]) not in GPU_DEBTS), (
+        "the list of debts is not true"
+    )
     said = "\n".join(cell.source for cell in chapter.prose)
     if found:
         assert "recorded(" in chapter.section("data-cent(?:re|er) gpu")
@@ -175,9 +159,6 @@ def test_the_glossary_explains_what_is_used_each_word_once():
         others = text.split("](#")[1:]
         used |= {other.partition(")")[0] for other in others} - {anchor}
     assert set(entries) <= used, "entries that nobody uses"
-
-
-def test_the_glossary_types_no_measured_number():
-    page = nbformat.v4.new_markdown_cell(pages.GLOSSARY.read_text("utf-8"))
-    book = nbformat.v4.new_notebook(cells=[page, nbformat.v4.new_code_cell("x")])
-    assert not list(prose(Chapter(TUTORIALS / "00", book)))
+    made = [nbformat.v4.new_markdown_cell(page), nbformat.v4.new_code_cell("x")]
+    book = nbformat.v4.new_notebook(cells=made)
+    assert not list(prose(Chapter(TUTORIALS / "00", book))), "a measured number"

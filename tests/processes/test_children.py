@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -219,6 +220,14 @@ def test_helpers_that_all_share_survive_and_a_fork_servers_workers_do_not(impati
     shared = {tracker._pid, forkserver._forkserver._forkserver_pid}
     assert system.find_alive(shared) == shared
     assert not any(f"({pid})" in repr(comparison.trials) for pid in shared)
+
+
+def test_a_loader_of_the_readers_can_be_used_again():
+    loader = DataLoader(range(4), num_workers=1, persistent_workers=True)
+    for _ in range(2):
+        kit.measure(lambda: (1 for _ in itertools.count() for _ in loader))
+    assert [*map(int, loader)] == [0, 1, 2, 3]
+    loader._iterator = None  # it ends its workers
 
 
 DEATHS = {
