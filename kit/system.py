@@ -64,17 +64,16 @@ def find_alive(pids: Iterable[int]) -> set[int]:
 
 
 def end(pids: Collection[int]) -> None:
-    """Ask processes, and all that they have started, to end; then end them.
+    """Ask processes to end; then end them.
 
     PyTorch raises in the main thread that a loader's worker was killed, whatever that
     computes, but not of one that was asked.
     """
-    every = set(pids).union(*map(find_descendants, pids))
     for how in (psutil.Process.terminate, psutil.Process.kill):
-        for pid in find_alive(every):
+        for pid in find_alive(pids):
             _ask(pid, how)
         begun = time.perf_counter()
-        while find_alive(every) and time.perf_counter() - begun < _SECONDS_TO_END:
+        while find_alive(pids) and time.perf_counter() - begun < _SECONDS_TO_END:
             time.sleep(0.01)
 
 

@@ -243,8 +243,8 @@ class BatchSizeTuning:
     def largest(self) -> int:
         """The largest size that fits; by the growth that was seen, if not tried."""
         far = self._find_size(_REACH * self.budget_bytes, at_worst=True)
-        top, above = max(self.trials), min([self.most + 1, *self.too_large]) - 1
-        return max(top, int(min(far, above))) if far < math.inf else top
+        top = max(self.trials)
+        return max(top, int(min(far, self.most))) if far < math.inf else top
 
     def _find_size(self, amount: float, *, at_worst: bool = False) -> float:
         """Return the size at which memory comes to an amount; inf where none is seen.

@@ -15,7 +15,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from helpers import forked, reader_state
+from helpers import forked, reader_state, wait_until
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
@@ -155,20 +155,19 @@ def test_the_cache_lies_where_the_system_keeps_such_things(cache, monkeypatch):
 def test_two_processes_at_once_both_get_it(ask, cache, monkeypatch, capsys):
     """Both draw all before either can keep it; meanwhile they show progress."""
     monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.01)
-    barrier, told = get_context("fork").Barrier(2), get_context("fork").SimpleQueue()
+    barrier, said = get_context("fork").Barrier(2), []
+
+    def is_shown():
+        said.append(capsys.readouterr().err)
+        return "drawing" in "".join(said)
 
     def draw(number):
         if number == 39:
             barrier.wait(30)
-            time.sleep(0.1)
-
-    def ask_and_tell():
-        ask()
-        told.put(capsys.readouterr().err)
+            wait_until(is_shown, 30)
 
     draw_with(monkeypatch, draw)
-    both = [forked(ask_and_tell), forked(ask_and_tell)]
-    assert all("drawing" in told.get() for _ in both)
+    both = [forked(ask), forked(ask)]
     for process in both:
         process.join(60)
     assert [process.exitcode for process in both] == [0, 0]

@@ -152,15 +152,16 @@ def record(
         life.settle(longest_warm_up(seconds))
         children = len(progress.find_children())
         plain = [_run(life, _count_steps(life, _PLAIN_SECONDS))]
-        progress.doing = "recording"
+        progress.hushed = True  # what its thread does would be seen
         recording = functools.partial(entering, tracing.profiling, tracing.read_trace)
         # The sampler is a thread, which makes pauses: it looks at steps of its own.
         with entering(tracing.sampling, list) as samples, recording() as looks:
             _run(life, _count_steps(life, _LOOK_SECONDS) + 1)
         room = _MOST_EVENTS * (len(looks[0].marks) - 1) // max(1, len(looks[0].main))
-        wanted = steps or _count_steps(life, _RECORDED_SECONDS)
+        steps = min(steps or _count_steps(life, _RECORDED_SECONDS), max(1, room))
         with recording() as traces:
-            _run(life, max(1, min(wanted, room)) + 1)
+            _run(life, steps + 1)
+        progress.hushed = False
         plain.append(_run(life, _count_steps(life, _PLAIN_SECONDS)))
         probe = functools.partial(tracing.look_around, bool(traces[0].devices))
         with entering(contextlib.nullcontext, probe) as here:
@@ -348,7 +349,8 @@ def _weigh_devices(trace: Trace, steps: Sequence[Counter[str]]) -> None:
     until = 0
     for now in steps:
         host = now["forward"] + now["backward"] + now["optimizer"]
-        now |= {"compute": 0, "memory": 0, "all memory": 0, "overhead": host}
+        # A Counter's own `|=` and `update` would leave what the host has.
+        dict.update(now, {"compute": 0, "memory": 0, "all memory": 0, "overhead": host})
     for event in trace.devices:
         took = max(0, event.stop - max(event.start, until))
         until = max(until, event.stop)

@@ -16,8 +16,7 @@ EXERCISES = [*dict.fromkeys(CALL.findall(TEXT))]
 
 
 def read_wrong(number):
-    path = TUTORIALS / "checks" / f"{number}_wrong.py"
-    return runpy.run_path(str(path))["WRONG"]
+    return runpy.run_path(TUTORIALS / "checks" / f"{number}_wrong.py")["WRONG"]
 
 
 @every_chapter
