@@ -47,9 +47,9 @@ MEASURING |= {"measurement"}
 
 # Limits, which are only ever lowered. Lines of code are without docstrings, comments
 # and blank lines; those of tests are all lines.
-MOST_THAT_MEASURES, MOST_OF_THE_KIT, MOST_OF_TUTORIALS = 2_352, 7_074, 2_500
+MOST_THAT_MEASURES, MOST_OF_THE_KIT, MOST_OF_TUTORIALS = 2_348, 7_074, 2_500
 MOST_OF_A_FILE, MOST_OF_A_FUNCTION, MOST_FILES, MOST_FRAMES = 300, 40, 55, 6
-MOST_OF_TESTS, MOST_OF_BENCHMARKS = 8_990, 3_988
+MOST_OF_TESTS, MOST_OF_BENCHMARKS = 8_989, 3_988
 LONGER = {"lenet_race.py": 420}  # a race is read in one piece
 
 #: The fixed public names: where each is built, and its keywords.
