@@ -614,6 +614,7 @@ JUDGED = [
     ({}, {"input": measured(3, 2.5, 3.5), "python": SURE}, "input"),
     ({}, {"input": WIDE, "python": SURE}, "python"),
     ({}, {"input": measured(3, 0.8, 9), "python": SURE}, None),
+    ({}, {"optimizer": measured(1.1, 0.1, 99), "overhead": estimate([0.16] * 4)}, None),
     ({}, {"threads": measured(1.8, 1.7, 1.9), "overhead": SURE}, "threads"),
     ({}, {"threads": measured(1.1, 1.08, 1.12), "input": SURE}, "input"),
     # Useful work is good news, unless much can be saved beside it.

@@ -232,8 +232,10 @@ def decide(savings: Mapping[str, Ratio], profile: Profile) -> tuple[str | None, 
         simple = fractions["threads"].value >= _SIMPLEST * fractions[best].value
         best = "threads" if simple else best
     saves = fractions[best].value if best else -math.inf
-    # All of what cannot be left out is in what the best one leaves.
-    may = {c: 1 - saves if math.isnan(x := fractions[c].value) else x for c in unsure}
+    # Of what cannot be left out, or may take twice as long without, nothing is known:
+    # it may be all that the best one leaves.
+    may = {c: x.value for c, x in fractions.items() if c in unsure and not x.low <= -1}
+    may = {c: 1 - saves if math.isnan(may.get(c, math.nan)) else may[c] for c in unsure}
     most = max(may, key=lambda c: may[c], default="")
     if most and may[most] > saves:
         why = savings[most].reason or "the interval is too wide to tell"
@@ -248,5 +250,4 @@ def decide(savings: Mapping[str, Ratio], profile: Profile) -> tuple[str | None, 
         reason = f"{memory:.0%} of the step moves numbers through memory, at "
         return "memory", reason + f"{profile.bandwidth:.0%} of the speed of a copy here"
     small = [f"{CAUSES[c].removed} {write_saving(r)}" for c, r in savings.items()]
-    told = "; ".join(small) or "no suspect"
-    return "healthy", f"nothing to repair was found ({told})"
+    return "healthy", f"nothing to repair ({'; '.join(small) or 'no suspect'})"

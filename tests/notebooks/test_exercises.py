@@ -9,8 +9,8 @@ from project import CHAPTERS, TUTORIALS, every_chapter
 
 from kit.teaching import check
 
-#: As "chapter/name", in their order: what a chapter asks `check` about.
-CALL = re.compile(r"\bcheck\([^\w)]*(\d\d/\w+)")
+#: As "chapter/name", in their order: what a chapter asks `check` about, in JSON.
+CALL = re.compile(r"\bcheck\((?:\\n|[^\w)])*(\d\d/\w+)")
 TEXT = "".join(path.read_text("utf-8") for path in CHAPTERS)
 EXERCISES = [*dict.fromkeys(CALL.findall(TEXT))]
 
