@@ -1,6 +1,5 @@
 """Every chapter runs from top to bottom, quickly, and shows what its code makes."""
 
-import json
 import math
 import re
 
@@ -30,9 +29,9 @@ def find_faults(path, claimed, book):
     """Yield what a run of a chapter has left out, or shows and should not."""
     written = slices.find_claims(slices.read_notebook(path))
     yield from (f"not claimed: {each!r}" for each in written if each not in claimed)
-    nbformat.validate(json.loads(path.read_text("utf-8")))
-    stored, checked = nbformat.read(path, as_version=4).cells, 0
-    for old, cell in zip(stored, book.cells, strict=True):
+    stored, checked = nbformat.read(path, as_version=4), 0
+    nbformat.validate(stored)
+    for old, cell in zip(stored.cells, book.cells, strict=True):
         if cell.cell_type != "code":
             continue
         if re.search(r"\bexplore\(", cell.source) and "<img" not in str(cell.outputs):

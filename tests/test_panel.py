@@ -278,6 +278,9 @@ def test_what_others_recorded_of_these_choices_stands_beside_ours(show, tmp_path
         assert shown.alt.count("big-gpu, 2025-03-04: ") == 1 and "500" in shown.alt
         assert "125" not in shown.alt and "1,000" not in shown.alt
         assert shown.panel.trials == [], "what others measured is not among ours"
+    points = [kit.plot.Point("", {}, (1, 1, 1), origin=x) for x in ("", "big-gpu")]
+    ours, theirs = kit.plot.plot_points(points, "T", "1/s").axes[0].patches
+    assert theirs.get_hatch() and not ours.get_hatch(), "they look alike"
 
     def train(*, pause=1):
         yield from short(pause=pause)
