@@ -227,7 +227,7 @@ def _neighbour_half_way(stage):
 
 @_for_real("garbage-collection storm")
 def _collection_storm(stage):
-    heap = [[] for _ in range(500_000)]  # which the collector looks through
+    heap = [[] for _ in range(3_000_000)]  # which the collector looks through
 
     def storms(number):
         stage.work(2)
