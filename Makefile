@@ -9,8 +9,15 @@ KIT_CACHE ?= $(CURDIR)/.cache/kit
 # Two groups of checks side by side, where make can keep what they print apart.
 JOBS ?= $(if $(filter output-sync,$(.FEATURES)),2,1)
 
+# The versions that were tried together; CONSTRAINTS= takes the newest of everything.
+CONSTRAINTS ?= constraints.txt
+
 BIN = $(VENV)/bin
-STAMP = $(VENV)/.kit-installed
+# What the environment is ready for, so that a second run installs nothing.
+READY_FOR_LAB = $(VENV)/.ready-for-lab
+READY_FOR_TEST = $(VENV)/.ready-for-test
+INSTALL = $(BIN)/python -m pip install $(addprefix --constraint ,$(CONSTRAINTS)) \
+  $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORCH))
 # What a reader writes into the checkout is the reader's: style and spelling are checked
 # in files that git knows, are there and hold text; without git, in the folders.
 OWN = git grep -lzI -e '' --
@@ -20,10 +27,13 @@ PROCESSES = tests/browser tests/processes
 # They measure in earnest, so nothing runs beside them.
 ALONE = tests/test_planted_loops.py
 LIARS = tests/benchmarks/test_liars_in_real_time.py
-CHAPTERS = tests/test_chapters.py
-# Half of them, by the last digit of their numbers.
-EVEN = 0_ or 2_ or 4_ or 6_ or 8_
+# Two halves of the chapters, by the last digit of their numbers.
+EVEN = $(wildcard tutorials/[01][02468]_*.ipynb)
+ODD = $(wildcard tutorials/[01][13579]_*.ipynb)
+APPENDICES = $(wildcard tutorials/more/*.ipynb)
 PYTEST = KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest --durations=10
+# nbval runs notebooks as tests; tutorials/conftest.py has its settings.
+NBVAL = PYTEST_ADDOPTS= $(PYTEST) --nbval-lax
 # For once a night: tests that are marked so, and properties with more examples.
 NIGHTLY = -m "nightly or not nightly" --hypothesis-profile=nightly --timeout=1200
 SYNC = $(if $(filter-out 1,$(JOBS)),--output-sync=target)
@@ -33,7 +43,7 @@ $(error TORCH=$(TORCH) is not known: leave it out, or say TORCH=cpu)
 endif
 
 .PHONY: help lab test test-all bench calibrate clean
-.PHONY: test-style test-chapters-odd test-chapters-even test-processes test-kit test-alone
+.PHONY: test-style test-odd test-even test-appendices test-processes test-kit test-alone
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' \
@@ -44,22 +54,24 @@ help:  ## Show this list
 	@echo "  VENV=.venv            where the environment is"
 	@echo "  PYTHON=python3        the Python that makes it, 3.11 or later"
 	@echo "  TORCH=cpu             take PyTorch's smaller wheels, without GPU"
+	@echo "  CONSTRAINTS=          take the newest versions, not those of constraints.txt"
 	@echo "  LAB_ARGS=--no-browser more options for JupyterLab"
 	@echo "  JOBS=1                make test runs one group of checks after the other"
 
-lab: $(STAMP)  ## Open JupyterLab at the first chapter
+lab: $(READY_FOR_LAB)  ## Open JupyterLab at the first chapter
 	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" \
 	  --LabApp.default_url=/lab/tree/tutorials/00_start_here.ipynb $(LAB_ARGS)
 
-test: $(STAMP)  ## Run every check: style, spelling, tests, notebooks, claims
+test: $(READY_FOR_TEST)  ## Run every check: style, spelling, tests, notebooks, claims
 	$(MAKE) --no-print-directory test-style
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(SYNC) \
-	  test-chapters-odd test-chapters-even test-processes test-kit
+	  test-odd test-even test-processes test-kit
 	$(MAKE) --no-print-directory test-alone
 	$(BIN)/python tutorials/scripts/claims.py --check
 
 test-all: export PYTEST_ADDOPTS += $(NIGHTLY)
-test-all: test  ## The same with what takes long, chapters at full length: once a night
+test-all: test  ## The same with appendices, what takes long, chapters at full length
+	$(MAKE) --no-print-directory test-appendices
 	$(PYTEST) $(LIARS)
 	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python tutorials/scripts/record.py --dry-run \
 	  tutorials/[0-9]*.ipynb
@@ -79,22 +91,25 @@ test-processes:
 	$(PYTEST) $(PROCESSES)
 
 test-kit:
-	$(PYTEST) $(patsubst %,--ignore=%,$(PROCESSES) $(ALONE) $(CHAPTERS))
+	$(PYTEST) $(patsubst %,--ignore=%,$(PROCESSES) $(ALONE))
 
 test-alone:
 	$(PYTEST) $(ALONE)
 
-test-chapters-odd:
-	$(PYTEST) $(CHAPTERS) -k "not ($(EVEN))"
+test-odd:
+	$(NBVAL) $(ODD)
 
-test-chapters-even:
-	$(PYTEST) $(CHAPTERS) -k "$(EVEN)"
+test-even:
+	$(NBVAL) $(EVEN)
 
-bench: $(STAMP)  ## Run the benchmarks, which judge bars over many cases
+test-appendices:
+	$(NBVAL) $(APPENDICES)
+
+bench: $(READY_FOR_TEST)  ## Run the benchmarks, which judge bars over many cases
 	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest tests/benchmarks -s --timeout=0
 
 # Nothing else may run beside it. A run that was stopped goes on where it was.
-calibrate: $(STAMP)  ## Compare with known truths, some hours at most; judge and store
+calibrate: $(READY_FOR_TEST)  ## Compare with known truths, some hours at most; judge and store
 	$(BIN)/python -m tests.benchmarks.calibration run --resume
 	$(BIN)/python -m tests.benchmarks.calibration report build/calibration.jsonl \
 	  --store --write kit/MEASURING.md
@@ -106,15 +121,17 @@ clean:  ## Remove the environment, caches and build outputs
 	find kit tests tutorials -depth -type d \
 	  \( -name __pycache__ -o -name .ipynb_checkpoints \) -exec rm -rf {} +
 
-# The stamp says that the environment is ready, so that a second run installs nothing.
-$(STAMP): pyproject.toml
+$(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	  "This needs Python 3.11 or later: say make PYTHON=python3.12, for example.")'
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
-	@echo "Installing into $(VENV): some minutes, this once."
-ifeq ($(TORCH),cpu)
-	$(BIN)/python -m pip install torch torchvision \
-	  --index-url https://download.pytorch.org/whl/cpu
-endif
-	$(BIN)/python -m pip install --editable '.[test,store,rl]'
+	$(PYTHON) -m venv $(VENV)
+
+$(READY_FOR_LAB): pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	@echo "Installing into $(VENV), which takes some minutes the first time."
+	$(INSTALL) --editable '.[rl,store]'
 	@touch $@
+
+$(READY_FOR_TEST): pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
+	@echo "Installing into $(VENV), which takes some minutes the first time."
+	$(INSTALL) --editable '.[rl,store,test]'
+	@touch $@ $(READY_FOR_LAB)

@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from kit.recording import load, recorded, save
     from kit.teaching import check, claim, guess
 
+    #: Whether KIT_QUICK=1 asks for quick mode, in which notebooks are tested.
+    quick: bool
+
 __all__ = ["check", "claim", "compare", "costs", "data", "diagnose", "explore"]
-__all__ += ["guess", "load", "measure", "recorded", "save", "start_ranks"]
+__all__ += ["guess", "load", "measure", "quick", "recorded", "save", "start_ranks"]
 __all__ += ["this_machine", "timeline", "tuning"]
 
 #: What is offered here is built in these rooms; `costs`, `data`, `tuning` are rooms.
@@ -42,6 +45,8 @@ _OFFERED = {
 
 def __getattr__(name: str) -> Any:
     """Import a room when it is first asked for, so that `import kit` is fast."""
+    if name == "quick":
+        return import_module("kit.experiment").is_quick()
     for room, names in _OFFERED.items():
         if name in names:
             return getattr(import_module(f"kit.{room}"), name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kit import clock, system
 from kit.comparison import hold_together
-from kit.experiment import smoke
+from kit.experiment import is_quick
 from kit.life import COLD, Block, Life
 from kit.progress import Progress
 from kit.ratio import Ratio, compare_trials
@@ -87,11 +87,11 @@ class Budget:
         later, share = self.plan_blocks(variant), _FIRST_SHARE / len(self.variants)
         least = max(share * self.seconds, later * variant.block_cost)
         steady = is_steady(life.blocks) or seconds >= _OVER_FIRST * least
-        return smoke() or (seconds >= least and len(life.blocks) >= later and steady)
+        return is_quick() or (seconds >= least and len(life.blocks) >= later and steady)
 
     def plan_blocks(self, variant: Variant) -> int:
         """Return how many blocks a life has that is led alone."""
-        if smoke():
+        if is_quick():
             return 2
         cost = variant.block_cost
         least = max(_BLOCKS_BESIDE, _BLOCKS_ALONE * variant.block_seconds / cost)
@@ -100,7 +100,7 @@ class Budget:
 
     def plan_rounds(self, side: Side) -> int:
         """Return how many rounds of two blocks of each two lives side by side have."""
-        if smoke():
+        if is_quick():
             return 1
         cost = sum(variant.block_cost for variant in side.pair)
         evenly = sum(map(self._timed_seconds, side.pair)) / cost
@@ -130,7 +130,7 @@ class Budget:
             for variant in self.variants:
                 variant.block_seconds = _BLOCK_SECONDS_UNDER_QUOTA
         baseline, *others = self.variants
-        sides = [Side((baseline, c)) for c in others if not (smoke() and c.is_inner)]
+        sides = [Side((baseline, c)) for c in others if not (is_quick() and c.is_inner)]
         for side in sides:
             blocks = 2 * self.plan_rounds(side)
             costs = [v.start_seconds + blocks * v.block_cost for v in side.pair]
@@ -138,13 +138,13 @@ class Budget:
         needed = _LEAST_PAIRS * sum(side.pair_seconds for side in sides)
         self._paired, self._expected = clock.CLOCK.wall(), max(self.seconds, needed)
         self.progress.begin(0, 1, seconds=self._expected)
-        if needed > 1.2 * self.seconds and not smoke():
+        if needed > 1.2 * self.seconds and not is_quick():
             self.progress.note = f"honest pairs need about {needed:.0f} s in all"
         return sides
 
     def allows(self, side: Side) -> bool:
         """Return whether one more pair of turns is due, and can be paid."""
-        if side.pairs == 0 or smoke():
+        if side.pairs == 0 or is_quick():
             return side.pairs == 0
         few = side.pairs < _LEAST_PAIRS
         if not few and side.ratio and side.ratio.half_width <= _NARROW:

@@ -45,9 +45,9 @@ def named(caller: str) -> Generator[None, None, None]:
         raise
 
 
-def smoke() -> bool:
-    """Return whether KIT_SMOKE=1 asks for the shortest run that touches everything."""
-    return os.environ.get("KIT_SMOKE") == "1"
+def is_quick() -> bool:
+    """Return whether KIT_QUICK=1 asks for quick mode, in which notebooks are tested."""
+    return os.environ.get("KIT_QUICK") == "1"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kit import clock, state, stats, system
-from kit.experiment import ExperimentError, smoke
+from kit.experiment import ExperimentError, is_quick
 from kit.progress import Stopped
 from kit.silence import silencing
 
@@ -20,7 +20,7 @@ COLD = -1
 #: A block lasts at least this long, in seconds; it aims a little higher.
 BLOCK_SECONDS, _AIM = 0.020, 1.1
 _WINDOWS_AGREE, _LEAST_WINDOWS = 0.10, 4
-_MOST_BARE_YIELDS, _MOST_STEPS_IN_SMOKE = 1000, 20
+_MOST_BARE_YIELDS, _MOST_STEPS_IN_QUICK_MODE = 1000, 20
 _AGAIN = "The first yield ends set-up; then yield once per step. Is its loop empty?"
 _GRACE_SECONDS, _GRACE_AFTER_INTERRUPT = 2.0, 0.7
 #: Who computes for longer than this in a pause goes on with something of their own.
@@ -115,7 +115,7 @@ class Life:
         self.progress.hear()
         self.look_around()
         if watch:
-            self._watch = system.MemoryWatch(in_a_hurry=smoke())
+            self._watch = system.MemoryWatch(in_a_hurry=is_quick())
             self._watch.__enter__()
         self.begun = clock.CLOCK.wall()
         seconds = self.start(self.seed)
@@ -146,17 +146,17 @@ class Life:
         steps = math.ceil(variant.steps / 2)
         while (now := stats.find_agreement(times, _WINDOWS_AGREE)) is None:
             late = clock.CLOCK.wall() - begun > limit_seconds
-            if times and (smoke() or (late and len(times) >= _LEAST_WINDOWS)):
-                now, self.settled = times[-1], smoke()
+            if times and (is_quick() or (late and len(times) >= _LEAST_WINDOWS)):
+                now, self.settled = times[-1], is_quick()
                 break
             window = self.run(steps)
             self._skipped += window.steps
             times.append(window.seconds / window.steps)
-            if window.seconds < least and variant.steps == 1 and not smoke():
+            if window.seconds < least and variant.steps == 1 and not is_quick():
                 wanted = max(_AIM * least / max(times.pop(), 1e-9), steps + 1)
                 steps = math.ceil(min(wanted, 10 * steps))
         variant.step_seconds = now
-        if not smoke():
+        if not is_quick():
             variant.steps = 1 if now >= least else math.ceil(_AIM * least / now)
         self.look()
         self.read_memory()
@@ -171,10 +171,10 @@ class Life:
 
     def block(self) -> Block:
         """Time one block of steps and keep it."""
-        if self._switched and not smoke():
+        if self._switched and not is_quick():
             self.run(1)
         self._switched = False
-        least = 0.0 if smoke() else self.variant.block_seconds
+        least = 0.0 if is_quick() else self.variant.block_seconds
         block = self.run(self.variant.steps, least)
         self._keep(block)
         self.look()
@@ -182,7 +182,7 @@ class Life:
 
     def to_the_end(self) -> None:
         """Run until the generator ends and keep the whole run as one block."""
-        whole, most = Block(), _MOST_STEPS_IN_SMOKE if smoke() else None
+        whole, most = Block(), _MOST_STEPS_IN_QUICK_MODE if is_quick() else None
         while not whole.ended and (most is None or whole.steps < most):
             whole.extend(self.time(most))
             self.progress.hear()
@@ -341,7 +341,7 @@ class Life:
         """Find out whether it rests: nothing of the process computes in a pause."""
         self.variant.settings = state.capture()
         self.rests &= bool(self._outside and self._outside.can_be_found_again())
-        if not smoke() and self.rests:
+        if not is_quick() and self.rests:
             self.progress.hushed = True
             self.rests = clock.compute_in_pause(_PAUSE_SECONDS) < _MOST_IN_PAUSE
             self.progress.hushed = False

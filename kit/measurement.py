@@ -13,7 +13,7 @@ from kit import clock, system
 from kit.budget import Budget, Side
 from kit.choices import REPEATS, Place, Request, make_variant
 from kit.comparison import Comparison
-from kit.experiment import ExperimentError, named, resolve, smoke
+from kit.experiment import ExperimentError, is_quick, named, resolve
 from kit.life import COLD, Life
 from kit.progress import Progress, Stopped, take_turn
 from kit.ratio import MEMORY, QUANTITIES, SPEED
@@ -92,7 +92,7 @@ def _lead_lives(variant: Variant, progress: Progress, seconds: float) -> None:
             life.open(watch=turn == 0)
             life.settle(_LATER_WARM_UP if turn else longest_warm_up(seconds))
             cost = life.ready - life.begun
-            if turn == 0 and (smoke() or cost >= seconds):
+            if turn == 0 and (is_quick() or cost >= seconds):
                 lives, each = 1, seconds
             elif turn == 1:
                 is_dear = (_LIVES - 1) * cost > left
@@ -102,7 +102,7 @@ def _lead_lives(variant: Variant, progress: Progress, seconds: float) -> None:
             progress.begin(turn, lives, each)
             # Within `with`: a life learns that an interrupt ends it, and hurries.
             begun, spent = clock.CLOCK.wall(), 0.0
-            while spent < each and not (smoke() and len(life.blocks) > 1):
+            while spent < each and not (is_quick() and len(life.blocks) > 1):
                 life.block()
                 spent = clock.CLOCK.wall() - begun
                 progress.expect(spent / each)
@@ -312,7 +312,7 @@ def _compare_starts(
     libraries.
     """
     whole = request.seconds is None
-    count = 2 if smoke() else request.repeats if whole else _STARTS
+    count = 2 if is_quick() else request.repeats if whole else _STARTS
     for variant in variants:
         with variant.lead(COLD, progress) as life:
             life.open(watch=True)

@@ -22,7 +22,7 @@ from kit import choices, figures, system
 from kit.cells import computing_as_cells
 from kit.choices import Place, Request, check_places, find
 from kit.comparison import Comparison
-from kit.experiment import ExperimentError, named, smoke
+from kit.experiment import ExperimentError, is_quick, named
 from kit.figures import format_number, format_value
 from kit.measurement import compare_watched, measure_watched
 from kit.plot import Point, Quantity, plot_points, predict
@@ -176,7 +176,8 @@ class Panel:
     def _work(self, number: int | None, progress: Progress) -> None:
         asked = self._request
         if number is not None:
-            variant, repeats = self._make[number](), 1 if smoke() else choices.REPEATS
+            variant = self._make[number]()
+            repeats = 1 if is_quick() else choices.REPEATS
             trial = measure_watched(variant, progress, asked.seconds, repeats)
             self._compared, self._error = None, None
             self._keep(number, trial, quantity_of(trial, asked.of), "")

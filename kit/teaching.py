@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kit import data, figures
 from kit.comparison import Comparison
-from kit.experiment import smoke
+from kit.experiment import is_quick
 from kit.ratio import Ratio
 from kit.trial import JOURNAL
 
@@ -74,7 +74,7 @@ class Claim(_Told):
     def _tell(self) -> tuple[str, str]:
         head = f"{self.verdict} {self.sentence}"
         if not self.judged:
-            return head, "A smoke run: judged on recordings only."
+            return head, "Quick mode: judged from recordings only."
         bar = "" if self.at_least is None else f", at least {self.at_least:g}"
         found = f"Expected {self.expect}{bar}; here {self.ratio.verdict}, {self.ratio}."
         reason = self.ratio.reason
@@ -107,7 +107,8 @@ def claim(
     if not isinstance(ratio, Ratio):
         shown = figures.format_value(ratio, 60)
         raise TypeError(f"claim(): {shown} is no ratio: pass comparison.ratios[label].")
-    made = Claim(sentence, ratio, expect, at_least, otherwise, open, judged=not smoke())
+    judged = not is_quick()
+    made = Claim(sentence, ratio, expect, at_least, otherwise, open, judged)
     JOURNAL.append(made)
     return made
 
@@ -141,7 +142,7 @@ class Guess(_Told):
         ratio = result.ratio if isinstance(result, Comparison) else result
         measured = ratio.value if isinstance(ratio, Ratio) else float(ratio)
         checked, points = replace(self, measured=measured), None
-        if not (smoke() or math.isnan(checked.factor)):
+        if not (is_quick() or math.isnan(checked.factor)):
             points = sum(checked.factor <= limit for limit in _FACTORS)
         scores = _keep_score(self.question, points)
         return replace(checked, points=sum(scores.values()), guesses=len(scores))

@@ -21,7 +21,7 @@ from kit import clock, figures
 from kit.choices import Request, make_variant
 from kit.comparison import Comparison
 from kit.costs import fit_line, predict_loader
-from kit.experiment import Experiment, ExperimentError, named, resolve, smoke
+from kit.experiment import Experiment, ExperimentError, is_quick, named, resolve
 from kit.figures import format_bytes, format_number, format_value
 from kit.life import COLD, Life
 from kit.machine import this_machine
@@ -186,7 +186,7 @@ def _time(variant: Variant, progress: Progress, seconds: float) -> tuple[float, 
 def _time_blocks(life: Life, seconds: float, least: int = 1) -> None:
     """Time blocks for so many seconds, and at least so many."""
     begun = clock.CLOCK.wall()
-    while not (smoke() and life.blocks):
+    while not (is_quick() and life.blocks):
         life.block()
         if clock.CLOCK.wall() - begun >= seconds and len(life.blocks) >= least:
             break

@@ -13,7 +13,7 @@ from hypothesis import assume, example, given, strategies as st
 
 import kit
 
-pytestmark = pytest.mark.usefixtures("smoke")
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def train(*, batch_size=8, lr=0.1):

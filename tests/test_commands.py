@@ -13,8 +13,8 @@ import claims
 import nbformat
 import pytest
 import record as recorder
+from fingerprints import fingerprint
 from pages import format_table
-from slices import fingerprint
 from torch.autograd import profiler
 from torch.optim.optimizer import _global_optimizer_post_hooks
 from trials import make_machine, rate_trial, run_trial
@@ -39,10 +39,10 @@ TRAIN = "\ndef train(*, batch_size=64, lr=0.1):\n    yield batch_size\n"
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch, tmp_path):
-    """A folder of its own, no smoke, an empty journal; what is changed comes back."""
+    """A folder of its own, full length, an empty journal; what changes comes back."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("KIT_SMOKE", raising=False)
+    monkeypatch.delenv("KIT_QUICK", raising=False)
     monkeypatch.setattr(sys, "path", sys.path[:])
     before, JOURNAL[:] = JOURNAL[:], []
     for name in ("train", "quick", "sizes", "width", "package", "package.module"):
@@ -180,7 +180,7 @@ ENDS += [("while True:\n try: step()\n except: pass", "Write `except Exception:`
 
 
 @pytest.mark.parametrize(("body", "said"), ENDS)
-def test_why_a_script_cannot_be_diagnosed_is_told(capsys, body, said, smoke):
+def test_why_a_script_cannot_be_diagnosed_is_told(capsys, body, said, quick):
     Path("width.py").write_text("N = 3")
     Path("train.py").write_text(HEAD + body)
     before = look()
@@ -212,7 +212,7 @@ def record(folder, speed=2.0, machine=CPU, chapter=CHAPTER, said=SENTENCE, year=
     row |= {"comparison": 0, "label": "n=2"}
     made = Recording(comparison.trials, [comparison], [row])
     if (folder / f"{chapter}.ipynb").is_file():
-        recorder.add_slices(made, folder / f"{chapter}.ipynb")
+        recorder.add_fingerprints(made, folder / f"{chapter}.ipynb")
     path = folder / "recordings" / f"{chapter}__{machine}__{year}-01-02.json"
     recording.write(made, path)
     return path
@@ -230,17 +230,18 @@ ONE_MORE += [f"%matplotlib inline\nkit.claim({THREE})", "kit.claim(sentence='Thr
 #: A chapter's cells, how many times as fast it was recorded, and what has to be said.
 CASES = [([COUNT, CLAIM, cell], {CPU: 2.0}, []) for cell in HARMLESS]
 CASES += [([COUNT, CLAIM, cell], {CPU: 2.0}, ["Three"]) for cell in ONE_MORE]
-CASES += [([COUNT.replace("yield n", "yield n #"), "x = 1", CLAIM], {CPU: 2.0}, [])]
+CASES += [([COUNT.replace("yield n", "yield n #"), CLAIM], {CPU: 2.0}, [])]
+CASES += [([COUNT, "x = 1", CLAIM], {CPU: 2.0}, ["stale", "record it again"])]
 CASES += [([COUNT], {CPU: 0.5}, []), ([COUNT, CLAIM], {CPU: 2.0, GPU: 0.5}, [])]
 CASES += [([COUNT, CLAIM], {CPU: 1.0, GPU: 0.5}, ["contradict", CPU, GPU])]
 CASES += [([COUNT, CLAIM.replace("1.5", "3")], {CPU: 2.0}, ["contradict"])]
 CASES += [([COUNT, SAME], {CPU: 2.0}, ["contradict"])]
-CASES += [([COUNT, CLAIM], {}, ["no recording", SENTENCE])]
+CASES += [([COUNT, CLAIM], {}, ["current recording", SENTENCE])]
 CASES += [([COUNT, CLAIM.replace("at_least=1.5", "open=True")], {CPU: WIDE}, [])]
 CASES += [([COUNT, PLAIN], {CPU: WIDE}, ["no machine can tell"])]
 CASES += [([COUNT, PLAIN], {CPU: 2.0, GPU: WIDE}, [])]
-CASES += [([CHANGED, PLAIN], {CPU: 2.0}, ["-        yield n\n+"])]
-CASES += [([CLAIM], {CPU: 2.0}, ["changed", "record it again"])]
+CASES += [([CHANGED, PLAIN], {CPU: 2.0, GPU: 2.0}, [f"stale: {CPU}, {GPU}"])]
+CASES += [([CLAIM], {CPU: 2.0}, ["current recording", "record it again"])]
 CASES += [([COUNT, CLAIM, CLAIM], {CPU: 2.0}, ["twice"])]
 
 
@@ -274,14 +275,14 @@ def test_a_page_of_claims_is_the_recordings_or_is_told_and_written(tmp_path, cap
 
 
 SPOILT = {"cut": "cannot be read", "renamed": f"was made on {CPU}"}
-SPOILT |= {"smoke": "short run", "verdict": "whole"}
+SPOILT |= {"quick": "quick mode", "verdict": "whole"}
 
 
 @pytest.mark.parametrize(("how", "said"), SPOILT.items())
 def test_a_spoilt_recording_counts_for_nothing(tmp_path, capsys, how, said):
     write_chapter(tmp_path / "tutorials", COUNT, CLAIM)
     made = recording.read(path := record(tmp_path / "tutorials", 4.0))
-    if how == "smoke":
+    if how == "quick":
         made.trials[0].conditions[how] = 1.0
     elif how == "verdict":
         made.claims[0][how] = "✓"
@@ -346,7 +347,7 @@ def quiet(monkeypatch, tmp_path):
 
 
 def test_a_recorded_chapter_is_static_and_replaces_it(quiet, capsys, monkeypatch):
-    monkeypatch.setenv("KIT_SMOKE", "1")
+    monkeypatch.setenv("KIT_QUICK", "1")
     chapter = quiet.chapter
     for year in (2024, 2025):
         record(chapter.parent, year=year)
@@ -364,7 +365,7 @@ def test_a_recorded_chapter_is_static_and_replaces_it(quiet, capsys, monkeypatch
     [row] = made.claims
     wanted = {"sentence": SENTENCE, "at_least": 1.5, "otherwise": "Or not."}
     wanted |= {"expect": "faster", "comparison": 0, "label": "n=2"}
-    assert wanted.items() <= row.items() and row["slice"]
+    assert wanted.items() <= row.items() and row["fingerprint"]
     assert not any(word in path.read_text("utf-8") for word in ("verdict", "✓"))
     book = nbformat.read(chapter, as_version=4)
     _, *cells = book.cells
@@ -372,7 +373,7 @@ def test_a_recorded_chapter_is_static_and_replaces_it(quiet, capsys, monkeypatch
     assert [cell.source for cell in cells] == [MEASURE, CLAIM], "and no machinery"
     assert [[x.data for x in c.outputs] for c in cells] == [[SHOWN[0]["data"]]] * 2
     environment = Kernel.environments[-1]
-    assert "KIT_SMOKE" not in environment and environment["KIT_STATIC"] == "1"
+    assert "KIT_QUICK" not in environment and environment["KIT_STATIC"] == "1"
 
 
 def test_a_cut_chapter_replaces_none_and_is_not_whole(quiet, capsys, monkeypatch):
@@ -406,9 +407,9 @@ def test_what_solutions_measure_is_not_kept_as_the_chapters(quiet, capsys):
 
 
 TRIES = [("--dry-run", 0, f"✓ {SENTENCE}", 0), ("--into there", 0, f"✓ {SENTENCE}", 2)]
-TRIES += [("--smoke --into there", 0, f"? {SENTENCE}", 0), ("--smoke", 1, "--into", 0)]
+TRIES += [("--quick --into there", 0, f"? {SENTENCE}", 0), ("--quick", 1, "--into", 0)]
 TRIES += [("--seconds 60", 1, "--into", 0), ("--into tutorials", 1, "--into", 0)]
-TRIES += [("--smoke --into tutorials/recordings", 1, "--into", 0)]
+TRIES += [("--quick --into tutorials/recordings", 1, "--into", 0)]
 TRIES += [("--seconds 1 --into there", 1, "left out", 0)]
 TRIES += [("--dry-run tutorials/absent.ipynb", 1, "absent.ipynb", 0)]
 TRIES += [("--dry-run tutorials/broken.ipynb", 1, "division by zero", 0)]
@@ -432,4 +433,4 @@ def test_a_try_changes_nothing_kept(quiet, capsys, tmp_path, how, status, said, 
     assert [path.suffix for path in written] == [".ipynb", ".json"] * is_kept
     for path in written[1:]:
         conditions = recording.read(path).trials[0].conditions
-        assert conditions == ({} if looks else {"smoke": 1.0})
+        assert conditions == ({} if looks else {"quick": 1.0})

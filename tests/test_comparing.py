@@ -214,7 +214,7 @@ RESTS = {
 
 
 @pytest.mark.parametrize(("rests", "how"), RESTS.values(), ids=RESTS)
-def test_who_rests_lives_side_by_side_and_nobody_else(clock, smoke, rests, how):
+def test_who_rests_lives_side_by_side_and_nobody_else(clock, quick, rests, how):
     before = reader_state()
     made = kit.compare(noted(clock, **how), variant=["a", "b"])
     assert beside(made) is rests
@@ -261,7 +261,7 @@ def count_bytes():
     return sorted(size for size in sizes if size != torch.get_rng_state().numel())
 
 
-def test_the_luck_of_one_place_in_memory_is_not_in_every_life(smoke):
+def test_the_luck_of_one_place_in_memory_is_not_in_every_life(quick):
     seen, before = [], count_bytes()
 
     def train(*, which="a"):
@@ -322,7 +322,7 @@ def test_runs_and_starts_go_first_by_turns(clock, device, of, options, value, ve
         assert trial.peak_memory_bytes == 1_000_000 * size
 
 
-def test_lists_and_ranges_are_choices_each_with_a_label_of_its_own(smoke):
+def test_lists_and_ranges_are_choices_each_with_a_label_of_its_own(quick):
     def knobs(*, a=1, b="x", c=(1, 2), d=0.5):
         while True:
             yield 1
@@ -345,7 +345,7 @@ def test_lists_and_ranges_are_choices_each_with_a_label_of_its_own(smoke):
         assert len({*kit.compare(knobs, b=values).labels}) == 2
 
 
-def test_a_quick_run_starts_every_choice_and_pairs_first_and_last(smoke):
+def test_a_quick_run_starts_every_choice_and_pairs_first_and_last(quick):
     steps = collections.Counter()
 
     def train(*, a=1, b=1):
@@ -433,7 +433,7 @@ def nap(*, pause=1):
 
 @pytest.mark.parametrize("stop", [False, True], ids=["waits", "is stopped"])
 @pytest.mark.parametrize("knobs", [{}, {"size": [1, 2]}], ids=["measure", "compare"])
-def test_who_waits_says_for_whom_and_may_stop(smoke, progresses, stop, knobs):
+def test_who_waits_says_for_whom_and_may_stop(quick, progresses, stop, knobs):
     ask, begun = kit.compare if knobs else kit.measure, []
 
     def train(*, size=1):
@@ -451,7 +451,7 @@ def test_who_waits_says_for_whom_and_may_stop(smoke, progresses, stop, knobs):
     assert bool(begun) is not stop and ("stop" in repr(made).lower()) is stop
 
 
-def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(smoke):
+def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(quick):
     def outer(*, pause=1):
         assert kit.measure(nap, pause=pause).outcome == "complete"
         yield from nap()
@@ -466,7 +466,7 @@ def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(smoke)
         assert pool.submit(kit.compare, outer, pause=[1, 2]).result(20).ratio
 
 
-def test_a_set_up_prints_at_its_first_start_and_steps_as_they_like(smoke, capsys):
+def test_a_set_up_prints_at_its_first_start_and_steps_as_they_like(quick, capsys):
     def prints(*, size=1, length=3):
         print(f"set-up of {size}")
         sys.stdout.writelines([f"more of {size}\n"])
@@ -488,7 +488,7 @@ def test_a_set_up_prints_at_its_first_start_and_steps_as_they_like(smoke, capsys
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_others_print_meanwhile_and_after_an_error_everybody(smoke, capsys, error):
+def test_others_print_meanwhile_and_after_an_error_everybody(quick, capsys, error):
     inside, go_on, starts = threading.Event(), threading.Event(), []
     before = dict(vars(sys.stdout))
 

@@ -7,7 +7,6 @@ import ast
 import doctest
 import importlib
 import inspect
-import io
 import itertools
 import os
 import re
@@ -16,7 +15,6 @@ import shlex
 import subprocess
 import sys
 import time
-import tokenize
 import tomllib
 from pathlib import Path
 
@@ -40,17 +38,7 @@ ROOMS = [
     *("ranks", "diagnosis", "script", "tuning", "teaching", "cells", "widgets"),
     *("panel", "__main__", "__init__"),
 ]
-#: The rooms that decide what a number is.
-MEASURING = {"stats", "clock", "state", "system", "experiment", "silence", "life"}
-MEASURING |= {"variant", "trial", "ratio", "comparison", "choices", "budget"}
-MEASURING |= {"measurement"}
-
-# Limits, which are only ever lowered. Lines of code are without docstrings, comments
-# and blank lines; those of tests are all lines.
-MOST_THAT_MEASURES, MOST_OF_THE_KIT, MOST_OF_TUTORIALS = 2_348, 7_074, 2_500
-MOST_OF_A_FILE, MOST_OF_A_FUNCTION, MOST_FILES, MOST_FRAMES = 300, 40, 55, 6
-MOST_OF_TESTS, MOST_OF_BENCHMARKS = 8_989, 3_988
-LONGER = {"lenet_race.py": 420}  # a race is read in one piece
+MOST_FRAMES = 6
 
 #: The fixed public names: where each is built, and its keywords.
 NAMES = {
@@ -71,6 +59,7 @@ NAMES = {
     "data": "data",
     "costs": "costs",
     "tuning": "tuning",
+    "quick": "bool",
 }
 HEAVY = {"torch", "matplotlib", "pandas", "ipywidgets", "torchvision"}
 #: What `import kit` alone need not load either, and how many modules it may load.
@@ -183,6 +172,8 @@ def test_importing_the_kit_is_fast_loads_nothing_heavy_and_changes_nothing():
 def describe(name):
     """Return where a public name is built, and its keywords with their defaults."""
     value = getattr(kit, name)
+    if isinstance(value, bool):
+        return "bool"
     shown = [(getattr(value, "__module__", None) or value.__name__).split(".")[1]]
     signature = inspect.signature(value) if callable(value) else inspect.Signature()
     for key, given in signature.parameters.items():
@@ -223,63 +214,12 @@ def modules_with_examples():
 
 
 @pytest.mark.parametrize("name", list(modules_with_examples()))
-def test_examples_in_docstrings_are_true(name, smoke, monkeypatch):
+def test_examples_in_docstrings_are_true(name, quick, monkeypatch):
     if name == "kit.teaching":  # which gives no verdicts in a short run
-        monkeypatch.delenv("KIT_SMOKE")
+        monkeypatch.delenv("KIT_QUICK")
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert result.attempted and not result.failed
-
-
-NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER}
-NO_CODE |= {tokenize.INDENT, tokenize.DEDENT}
-
-
-def lines_of_code(source):
-    """Return the numbers of lines without docstrings, comments and blank lines."""
-    lines = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in NO_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(source)):
-        has_docstring = isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
-        if has_docstring and ast.get_docstring(node) is not None:
-            lines -= {*range(node.body[0].lineno, node.body[0].end_lineno + 1)}
-    return lines
-
-
-def count_code(files):
-    """Return how many lines of code files have in all; none may have too many."""
-    sizes = {path: len(lines_of_code(path.read_text("utf-8"))) for path in files}
-    for path, size in sizes.items():
-        assert size <= LONGER.get(path.name, MOST_OF_A_FILE), path
-    return sum(sizes.values())
-
-
-def test_what_helps_is_not_larger_than_what_it_helps_with(capsys):
-    core = count_code(path for path in FILES if room_of(path) in MEASURING)
-    whole, beside = count_code(FILES), count_code(SCRIPTS)
-    with capsys.disabled():
-        print(f"\nkit/: {whole} lines of code, of which {core} measure")
-    assert core <= MOST_THAT_MEASURES and len(FILES) <= MOST_FILES
-    assert whole <= MOST_OF_THE_KIT and beside <= MOST_OF_TUTORIALS
-
-
-def test_functions_that_measure_or_maintain_can_be_read():
-    for path in [path for path in FILES if room_of(path) in MEASURING] + SCRIPTS:
-        source = path.read_text("utf-8")
-        lines = lines_of_code(source)
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.FunctionDef):
-                inside = lines & {*range(node.lineno, node.end_lineno + 1)}
-                assert len(inside) <= MOST_OF_A_FUNCTION, f"{path.name}: {node.name}"
-
-
-def test_the_tests_can_be_read():
-    benchmarks = {*ROOT.glob("tests/benchmarks/**/*.py")}
-    tests = {*ROOT.glob("tests/**/*.py")} - benchmarks
-    for files, most in ((tests, MOST_OF_TESTS), (benchmarks, MOST_OF_BENCHMARKS)):
-        assert sum(path.read_text("utf-8").count("\n") for path in files) <= most
 
 
 def calls_above(frame):
@@ -316,7 +256,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
 
 
 @pytest.fixture
-def folder(tmp_path, smoke):
+def folder(tmp_path, quick):
     """A reader's own folder, with the script of the front page in it."""
     for name in ("first.py", "train.py"):
         (tmp_path / name).write_text(BLOCKS[0])
@@ -354,21 +294,44 @@ def requirements(lines):
     return {found.name: found for found in map(Requirement, lines)}
 
 
-def test_binder_builds_what_the_project_asks_for():
+def test_one_list_of_versions_holds_for_readers_contributors_and_binder():
+    said = read("constraints.txt")
+    assert "uv pip compile --universal" in "\n".join(said.splitlines()[:2])
+    assert "://" not in said, "no registry's address"
+    pins = {}
+    for pin in map(Requirement, re.findall(r"^[a-z][^#\n]*", said, re.M)):
+        pins.setdefault(pin.name, []).append(pin.specifier)
+    for found in map(Requirement, sum(EXTRAS.values(), PROJECT["dependencies"])):
+        for specifier in pins[found.name]:
+            (exact,) = specifier
+            assert exact.operator == "==", f"{found.name} may be another one tomorrow"
+            assert found.specifier.contains(exact.version), f"{found}: {exact}"
     lines = read("binder/requirements.txt").splitlines()
-    assert "--extra-index-url https://download.pytorch.org/whl/cpu" in lines
-    pins = requirements(re.findall(r"^[a-z][^\s#]*", "\n".join(lines), re.M))
-    extras = [*EXTRAS["hub"], *EXTRAS["store"], *EXTRAS["rl"]]
-    needed = requirements([*PROJECT["dependencies"], *extras])
-    assert set(pins) == set(needed)
-    for name, found in requirements(EXTRAS["store"]).items():
-        assert ">=" in str(found), f"pip takes any {name} that agrees"
-    for name, pin in pins.items():
-        (exact,) = pin.specifier
-        assert exact.operator == "==", f"{pin} may be another one tomorrow"
-        assert needed[name].specifier.contains(exact.version), f"{pin}: {needed[name]}"
+    assert "--constraint ../constraints.txt" in lines
+    assert "--editable .[hub,rl,store]" in lines
     version = read("binder/runtime.txt").strip().removeprefix("python-")
     assert SpecifierSet(PROJECT["requires-python"]).contains(version)
+
+
+def test_a_reader_installs_no_tools_of_contributors():
+    _, _, rule = read("Makefile").partition("$(READY_FOR_LAB): pyproject.toml")
+    assert "--editable '.[rl,store]'" in rule.partition("\n\n")[0]
+    for name in ("nbval", "pytest", "playwright"):
+        lines = [*PROJECT["dependencies"], *EXTRAS["rl"], *EXTRAS["store"]]
+        assert name not in requirements(lines)
+    heavy = [
+        line for lines in EXTRAS.values() for line in lines if "moto[server]" in line
+    ]
+    assert not heavy, "it brings a hundred packages, and once none that fit together"
+
+
+def test_ci_calls_the_commands_of_contributors():
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), flags=re.M))
+    for name, wanted in (("test", {"test"}), ("nightly", {"test-all"})):
+        text = read(f".github/workflows/{name}.yml")
+        called = set(re.findall(r"run: make ([a-z-]+)", text))
+        assert called == wanted <= targets
+    assert "make test " in read(".ci/run")
 
 
 def test_on_binder_tensorboard_is_shown_through_the_hub():

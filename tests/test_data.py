@@ -35,7 +35,7 @@ either = pytest.mark.parametrize("ask", ASK.values(), ids=ASK)
 def drawn(tmp_path_factory, monkeypatch):
     """20 photos; like 1,000 letters of each kind they are drawn once, and kept."""
     monkeypatch.setenv("KIT_CACHE", str(tmp_path_factory.getbasetemp() / "drawn"))
-    monkeypatch.setenv("KIT_SMOKE", "1")
+    monkeypatch.setenv("KIT_QUICK", "1")
     return data.photos(20)
 
 
@@ -43,7 +43,7 @@ def drawn(tmp_path_factory, monkeypatch):
 def cache(tmp_path, monkeypatch):
     """An empty cache, and grey pictures, for how they are kept is what counts."""
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("KIT_SMOKE", raising=False)
+    monkeypatch.delenv("KIT_QUICK", raising=False)
     draw_with(monkeypatch, lambda number: None)
     return tmp_path / "cache"
 
@@ -96,9 +96,9 @@ def test_every_size_has_a_place_of_its_own_and_a_quick_run_has_few(cache, monkey
     for train, chunks in ((True, range(600)), (False, range(600, 700))):
         grey = data.glyphs(train).images[:: letters.CHUNK, 0, 0, 0].tolist()
         assert grey == [n % 256 for n in chunks], "no letter is in both"
-    monkeypatch.setenv("KIT_SMOKE", "1")
+    monkeypatch.setenv("KIT_QUICK", "1")
     assert count() == [10, photo.MOST_IN_SMOKE, 1000, 1000]
-    monkeypatch.delenv("KIT_SMOKE")
+    monkeypatch.delenv("KIT_QUICK")
     assert count() == [10, 300, 60_000, 10_000]
     with pytest.raises(ValueError, match=r"photos\(n=9\)"):
         data.photos(9)

@@ -39,7 +39,7 @@ from kit.experiment import resolve
 from kit.figures import PHASES
 from kit.ratio import Ratio
 
-pytestmark = pytest.mark.usefixtures("smoke")
+pytestmark = pytest.mark.usefixtures("quick")
 
 CORES = kit.this_machine().cores
 LEFT_OUT = {name: cause.leave_out for name, cause in CAUSES.items() if cause.leave_out}
@@ -50,7 +50,7 @@ LEFT_OUT["threads"] = functools.partial(LEFT_OUT["threads"], threads=3)
 def warm():
     """Profile and draw once, before the processor time of a test is counted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KIT_SMOKE", "1")
+        patch.setenv("KIT_QUICK", "1")
         diagnosed().plot(), report()
 
 
@@ -460,7 +460,7 @@ MATRIX = torch.ones(256, 256)
 def simulating(clock):
     """Let a diagnosis run at full length on a clock that only experiments move."""
     with clock, pytest.MonkeyPatch.context() as patch:
-        patch.delenv("KIT_SMOKE")
+        patch.delenv("KIT_QUICK")
         # What a copy reaches, an operation costs and recording takes would be timed on
         # this clock; one thread, which others do not hold up, is one for each core.
         patch.setattr("kit.diagnosis.diagnosing._BLURRED", math.inf)

@@ -16,7 +16,7 @@ from torch import nn
 import kit
 from kit.experiment import ExperimentError
 
-pytestmark = pytest.mark.usefixtures("smoke")
+pytestmark = pytest.mark.usefixtures("quick")
 
 A = torch.ones(4, 4)
 
@@ -140,7 +140,7 @@ def test_each_has_its_own_settings_and_the_reader_theirs(changes, steps, held, e
 
 
 def test_a_generator_started_again_finds_all_as_it_was(clock, monkeypatch):
-    monkeypatch.delenv("KIT_SMOKE")
+    monkeypatch.delenv("KIT_QUICK")
     found = []
 
     def epoch():

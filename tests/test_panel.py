@@ -20,7 +20,7 @@ TWO = {"pause": [1, 2]}
 
 
 @pytest.fixture(autouse=True)
-def alone(clock, smoke, monkeypatch):
+def alone(clock, quick, monkeypatch):
     """Short runs, and no way of showing asked for."""
     for name in ("KIT_STATIC", "KIT_BLOCKING"):
         monkeypatch.delenv(name, raising=False)
@@ -124,7 +124,7 @@ ASKED = [(nap, {"seconds": 0.5}, "slower"), (short, LOSS, "more")]
 
 @pytest.mark.parametrize(("experiment", "asked", "verdict"), ASKED)
 def test_it_measures_and_compares_as_cells_do(experiment, asked, verdict, monkeypatch):
-    monkeypatch.delenv("KIT_SMOKE")
+    monkeypatch.delenv("KIT_QUICK")
     panel, seconds = kit.explore(experiment, **asked, pause=[1, 4]), asked["seconds"]
     ours, made = panel.run(pause=4), panel.run_all()
     cell = kit.measure(experiment, seconds=seconds, repeats=6, pause=4)

@@ -32,7 +32,7 @@ def alone(monkeypatch, tmp_path):
     (tmp_path / "tutorials/checks/07.py").write_text(CHECKS, encoding="utf-8")
     monkeypatch.chdir(tmp_path / "tutorials")
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("KIT_SMOKE", raising=False)
+    monkeypatch.delenv("KIT_QUICK", raising=False)
     before = JOURNAL[:]
     yield
     JOURNAL[:] = before
@@ -74,9 +74,9 @@ def test_the_nearer_a_guess_the_more_points_and_the_first_check_counts(is_low, r
 def test_what_is_no_guess_or_failed_scores_nothing(monkeypatch):
     asked, failed = kit.guess("How many?"), ratio(math.nan, math.nan, "cannot tell")
     assert "answer" in repr(asked) and "2" in repr(asked.check(FASTER))
-    monkeypatch.setenv("KIT_SMOKE", "1")
+    monkeypatch.setenv("KIT_QUICK", "1")
     checked = [asked.check(FASTER), kit.guess("Quick?", 2).check(2)]
-    monkeypatch.delenv("KIT_SMOKE")
+    monkeypatch.delenv("KIT_QUICK")
     pairs = (2, failed), (-2, 2), (0, 2)
     checked += [kit.guess(f"{n}?", n).check(found) for n, found in pairs]
     assert [each.guesses for each in checked] == [0] * 5
@@ -131,7 +131,7 @@ def test_a_claim_says_what_was_found_and_what_it_means_where_it_fails(monkeypatc
     assert JOURNAL[-2:] == [held, failed], "kept for the recording"
     left_open = kit.claim("So.", FASTER, open=True)
     assert left_open.open and Claim(ratio=FASTER, **left_open.to_dict()) == left_open
-    monkeypatch.setenv("KIT_SMOKE", "1")
+    monkeypatch.setenv("KIT_QUICK", "1")
     quick = kit.claim("So.", SLOWER, otherwise=text)
     assert quick.verdict == "?" and "recording" in repr(quick)
 

@@ -21,7 +21,7 @@ WORKERS = [1, 2, 3, 4, 8]
 
 
 @pytest.fixture
-def tune(smoke, clock):
+def tune(quick, clock):
     """Return a tuning of a loader whose workers are as fast as they should, or not."""
 
     def make_batches(seconds, is_ahead):
@@ -73,7 +73,7 @@ def maker(dataset, **options):
     return partial(DataLoader, dataset, 8, **options)
 
 
-def test_a_real_loader_is_tuned_and_nothing_of_the_readers_changes(smoke):
+def test_a_real_loader_is_tuned_and_nothing_of_the_readers_changes(quick):
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -115,7 +115,7 @@ NO_LOADERS = [
 
 
 @pytest.mark.parametrize(("make_loader", "asked", "words"), NO_LOADERS)
-def test_what_cannot_be_tuned_is_refused(smoke, make_loader, asked, words):
+def test_what_cannot_be_tuned_is_refused(quick, make_loader, asked, words):
     refused(lambda: tune_loader(make_loader, **asked), "tune_loader()", *words)
 
 
@@ -258,6 +258,6 @@ def never_fits(*, batch_size=2):
         (never_fits, {}, ["batch_size=1", "500 MB", "chapter 07"]),
     ],
 )
-def test_what_cannot_be_searched_is_refused_by_name(smoke, experiment, asked, words):
+def test_what_cannot_be_searched_is_refused_by_name(quick, experiment, asked, words):
     asked = {"memory": 500 * MB, "seconds": 0.1} | asked
     refused(lambda: find_batch_size(experiment, **asked), "find_batch_size()", *words)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kit.data.cache import DataError, draw_all, keep, show_classes
-from kit.experiment import smoke
+from kit.experiment import is_quick
 
 if TYPE_CHECKING:
     import torch
@@ -52,7 +52,7 @@ def glyphs(train: bool = True) -> GreyImages:
     60,000 images to train on, or 10,000 to test with: 28 × 28 pixels, as many of each
     letter, in no order; written by many hands, and partly hidden by a strip of paper.
     They are the same everywhere, whatever the random state, and lie in the cache
-    folder, in a file for each part. With KIT_SMOKE=1 it is the first 1,000 of them.
+    folder, in a file for each part. With KIT_QUICK=1 it is the first 1,000 of them.
     Raises DataError where the file cannot be written or read.
 
     >>> dataset = glyphs(train=False)
@@ -63,7 +63,7 @@ def glyphs(train: bool = True) -> GreyImages:
     import torch
 
     part, chunks = ("train", range(600)) if train else ("test", range(600, 700))
-    if smoke():
+    if is_quick():
         part, chunks = f"{part}-quick", chunks[:10]
 
     def make(file: Path) -> None:

@@ -14,11 +14,11 @@ import numpy as np
 
 from kit import figures
 from kit.data.cache import DataError, draw_all, keep, show_classes
-from kit.experiment import smoke
+from kit.experiment import is_quick
 
 VERSION = 1  # count up when the pictures change, or caches keep the old ones
 SIZE = 400  # height and width of a drawn photo, in pixels
-MOST_IN_SMOKE = 128  # photos are enough to see that a chapter runs
+MOST_IN_QUICK_MODE = 128  # photos are enough to see that a chapter runs
 # In the order of the alphabet: so ImageFolder gives them the same labels.
 CLASSES = ("circle", "crescent", "cross", "diamond", "hexagon")
 CLASSES += ("ring", "square", "star", "stripes", "triangle")
@@ -41,7 +41,7 @@ def photos(n: int = 1024) -> Path:
     """Draw n photos once, as JPEG files in one folder per class, and return the folder.
 
     Each has 400 × 400 pixels and 40–80 kB; photo i shows class i modulo 10. They lie in
-    the cache folder, in a folder for this n. With KIT_SMOKE=1 they are 128 at most.
+    the cache folder, in a folder for this n. With KIT_QUICK=1 they are 128 at most.
     Raises ValueError for n < 10, DataError where they cannot be written.
 
     >>> sorted(path.name for path in photos(20).iterdir())[:3]
@@ -49,7 +49,7 @@ def photos(n: int = 1024) -> Path:
     """
     if n < len(CLASSES):
         raise ValueError(f"photos(n={n}): n is at least 10, one photo for each class")
-    n = min(n, MOST_IN_SMOKE) if smoke() else n
+    n = min(n, MOST_IN_QUICK_MODE) if is_quick() else n
 
     def make(folder: Path) -> None:
         draw_all(functools.partial(_write_photo, folder), range(n), f"{n:,} photos")

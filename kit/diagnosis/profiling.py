@@ -23,7 +23,7 @@ from kit.choices import Place, make_variant
 from kit.diagnosis import tracing
 from kit.diagnosis.counterfactuals import BACKWARD, LOADER, WAIT, Change, change, labels
 from kit.diagnosis.tracing import WAITING, Event, Trace
-from kit.experiment import Experiment, smoke
+from kit.experiment import Experiment, is_quick
 from kit.life import Block, Life
 from kit.machine import this_machine
 from kit.measurement import longest_warm_up
@@ -182,7 +182,7 @@ def _run(life: Life, steps: int) -> Block:
 def _count_steps(life: Life, seconds: float) -> int:
     per_step = max(life.variant.step_seconds, 1e-6)
     wanted = max(_LEAST_STEPS, math.ceil(seconds / per_step))
-    return 1 if smoke() else min(_MOST_STEPS, wanted)
+    return 1 if is_quick() else min(_MOST_STEPS, wanted)
 
 
 # What the main thread does when

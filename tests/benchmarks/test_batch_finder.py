@@ -142,7 +142,7 @@ class Nursery:
     """
 
     def __init__(self):
-        os.environ.pop("KIT_SMOKE", None)
+        os.environ.pop("KIT_QUICK", None)
         # Else a look for a GPU would use CUDA, and forks of the server could not.
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         context = multiprocessing.get_context("forkserver")

@@ -34,7 +34,7 @@ def compiler():
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_an_exercise_waits_and_refuses_a_plausible_wrong_answer_with_a_reason(
-    exercise, smoke, compiler, monkeypatch
+    exercise, quick, compiler, monkeypatch
 ):
     monkeypatch.chdir(TUTORIALS)
     number, name = exercise.split("/")

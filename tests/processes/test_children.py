@@ -25,7 +25,7 @@ from kit import hints, life, system
 from kit.experiment import ExperimentError
 from kit.hints import find_hint
 
-pytestmark = pytest.mark.usefixtures("smoke")
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 @contextlib.contextmanager

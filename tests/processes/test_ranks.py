@@ -212,7 +212,7 @@ def test_whole_runs_have_equal_seeds_and_leave_what_the_reader_had(ranks, capsys
     assert sorted(told) == ["[0] set-up", "[1] set-up", "[1] set-up"], "first starts"
 
 
-def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, smoke, tmp_path):
+def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, quick, tmp_path):
     figure = kit.timeline(faults.train_in_parallel, on=ranks, steps=2)
     for rank in range(2):
         both = f"rank {rank}: main thread and rank {rank}: exchange are busy at once"

@@ -47,7 +47,7 @@ def test_a_chapter_is_recorded_with_a_real_python(tmp_path):
     cell = nbformat.v4.new_code_cell(f"{code}kit.measure(count)")
     notebook = nbformat.v4.new_notebook(cells=[cell], metadata=PYTHON)
     nbformat.write(notebook, tmp_path / "00_short.ipynb")
-    asked = ["--smoke", "--bundle", "-", "out", "00_short.ipynb"]
+    asked = ["--quick", "--bundle", "-", "out", "00_short.ipynb"]
     environment = os.environ | {"PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
     command = [SCRIPTS / "record_gpu.sh", *asked]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
@@ -70,7 +70,7 @@ def test_a_readers_script_is_diagnosed_as_it_is(tmp_path):
     (tmp_path / "train.py").write_text(LOOP)
     words = ["--script", "train.py", "--optimizer-steps-per-step=2", "--", "-x", "1"]
     command = [sys.executable, "-m", "kit", "diagnose", *words]
-    where = {"cwd": tmp_path, "env": os.environ | {"KIT_SMOKE": "1"}, "text": True}
+    where = {"cwd": tmp_path, "env": os.environ | {"KIT_QUICK": "1"}, "text": True}
     out = subprocess.check_output(command, **where)
     assert out.count("hi\n") == 1, "what it prints is heard once"
     assert "train.py -x 1" in out and "backward" in out

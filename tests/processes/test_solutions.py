@@ -14,7 +14,7 @@ SOLUTIONS = sorted((TUTORIALS / "solutions").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
-def test_the_solutions_are_accepted(path, smoke, monkeypatch):
+def test_the_solutions_are_accepted(path, quick, monkeypatch):
     """Their cells run here, where PyTorch is imported already."""
     found, names = {}, {"__name__": "__main__"}
 

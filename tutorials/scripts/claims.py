@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import slices
+from fingerprints import ClaimError, find_claims, fingerprint_claims, read_cells
 from pages import PageError, format_block, format_table, write_table
 
 from kit.recording import Recording, RecordingError, read
@@ -26,15 +26,11 @@ END = "<!-- end of claims -->"
 
 
 class Judged(NamedTuple):
-    """One claim of one recording, judged from its raw blocks.
-
-    `changed` are the lines that decide it and have changed since it was recorded.
-    """
+    """One claim of one recording, judged from its raw blocks."""
 
     chapter: str
     machine: str
     claim: Claim
-    changed: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,8 +90,8 @@ def judge(folder: Path) -> tuple[list[Judged], list[str]]:
     """Judge the claims of every recording; return them, and what does not stand.
 
     What counts is the claim as the chapter makes it now. It does not stand where its
-    recording contradicts it, where what decides it has changed since, where no
-    recording holds it, or where it is open on every machine and does not say so.
+    recording contradicts it, where no machine has a current recording of it, or where
+    every machine leaves it open and it does not say so.
     """
     judged: list[Judged] = []
     problems: list[str] = []
@@ -111,11 +107,6 @@ def judge(folder: Path) -> tuple[list[Judged], list[str]]:
         sentence = entry.claim.sentence
         where = f"{entry.chapter} on {entry.machine}: {sentence!r}"
         found = verdicts[entry.chapter, sentence]
-        if entry.changed:
-            problems.append(
-                f"{where}: what decides it has changed since; record it again\n"
-                f"{entry.changed}"
-            )
         # What another machine supports has an `otherwise` for this one.
         if entry.claim.verdict == "✗" and "✓" not in found:
             problems.append(f"{where}: its own recording contradicts it")
@@ -127,41 +118,49 @@ def judge(folder: Path) -> tuple[list[Judged], list[str]]:
 
 
 def judge_chapter(notebook: Path) -> tuple[list[Judged], list[str]]:
-    """Judge one chapter's claims; return them, and what is missing or misplaced."""
-    chapter = notebook.stem
+    """Judge one chapter's claims; return them, and what is missing or misplaced.
+
+    A recording of other code is stale: it is left out.
+    """
+    chapter, cells = notebook.stem, read_cells(notebook)
     try:
-        code = slices.read_notebook(notebook)
-        claims = {name: call for name, (_, call) in slices.find_claims(code).items()}
-    except slices.SliceError as error:
+        current = fingerprint_claims(notebook, cells)
+    except ClaimError as error:
         return [], [f"{chapter}: {error}"]
+    calls = dict(found for cell in cells for found in find_claims(cell))
     judged: list[Judged] = []
     problems: list[str] = []
+    stale: dict[str, list[str]] = {sentence: [] for sentence in calls}
     for path in sorted((notebook.parent / "recordings").glob(f"{chapter}__*.json")):
         made = read(path)
         if wrong := find_misplaced(path, made):
             problems.append(f"{path.name}: {wrong}")
             continue
         for row in made.claims:
-            if row["sentence"] not in claims:
+            sentence = row["sentence"]
+            if sentence not in calls:
                 continue
-            claim = judge_claim(made, row | read_literals(claims[row["sentence"]]))
-            changed = slices.compare(
-                row.get("slice", []), slices.cut(code, row["sentence"])
-            )
             machine = made.comparisons[row["comparison"]].trials[0].machine.name
-            judged.append(Judged(chapter, machine, claim, changed))
-    problems += [
-        f"{chapter}: no recording holds the claim {sentence!r}; record it again"
-        for sentence in claims
-        if sentence not in {entry.claim.sentence for entry in judged}
-    ]
-    return judged, problems
+            if row.get("fingerprint") != current[sentence]:
+                stale[sentence].append(machine)
+                continue
+            claim = judge_claim(made, row | read_literals(calls[sentence]))
+            judged.append(Judged(chapter, machine, claim))
+    recorded = {entry.claim.sentence for entry in judged}
+    for sentence in calls.keys() - recorded:
+        of_other_code = ", ".join(stale[sentence])
+        why = f" (stale: {of_other_code})" if of_other_code else ""
+        problems.append(
+            f"{chapter}: no machine has a current recording of {sentence!r}{why}; "
+            "record it again"
+        )
+    return judged, sorted(problems)
 
 
 def find_misplaced(path: Path, made: Recording) -> str:
     """Return why a recording may not judge this chapter's claims, or nothing."""
-    if any("smoke" in trial.conditions for trial in made.trials):
-        return "it is of a short run, which judges nothing; record it without --smoke"
+    if any("quick" in trial.conditions for trial in made.trials):
+        return "it is of quick mode, which judges nothing; record it without --quick"
     for trial in made.trials:
         if trial.machine.name != path.stem.split("__")[1]:
             return f"it was made on {trial.machine.name}; its name says otherwise"
@@ -170,7 +169,7 @@ def find_misplaced(path: Path, made: Recording) -> str:
 
 def judge_claim(made: Recording, row: dict[str, Any], *, judged: bool = True) -> Claim:
     """Judge a recorded claim anew, from the raw blocks of its comparison."""
-    others = "comparison", "label", "slice"
+    others = "comparison", "label", "fingerprint"
     fields = {k: v for k, v in row.items() if k not in others}
     try:
         ratio = made.comparisons[row["comparison"]].ratios[row["label"]]

@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import unquote
 
 import nbformat
-import slices
+from fingerprints import Cell, fingerprint_outputs
 
 ROOT = Path(__file__).resolve().parents[2]
-GLOSSARY = ROOT / "tutorials" / "GLOSSARY.md"
 #: Code and formulas, which are no prose.
 CODE = re.compile(
     r"^(?P<fence>```|~~~).*?^(?P=fence)|``.+?``|`[^`]*`|\$\$.*?\$\$|\$[^$\n]+\$",
@@ -27,10 +26,10 @@ LINKS = (
     re.compile(r"^\[[^\]]+\]:\s*<?(\S+?)>?\s*$", re.M),
 )
 ANCHOR = re.compile(r"<[^>]*?\b(?:id|name)\s*=\s*[\"']([^\"']+)[\"']", re.I)
-#: An entry of the glossary.
+#: An entry of the glossary: its anchor, where the heading has another, and its text.
 ENTRY = re.compile(
     r"(?:<a id=\"(?P<id>[^\"]+)\"></a>\n\n)?^### (?P<heading>.+)\n"
-    r"(?:<!-- forms: (?P<forms>.+) -->\n)?\n(?P<text>(?:(?!^### |^<a id).*\n?)*)",
+    r"\n(?P<text>(?:(?!^### |^<a id).*\n?)*)",
     re.M,
 )
 
@@ -75,13 +74,19 @@ def write_table(page: Path, start: str, table: str, end: str) -> None:
 
 
 def write_notebook(notebook: Any, path: Path) -> None:
-    """Store the notebook with static outputs only, and what code has made them."""
+    """Store a notebook that was run: static outputs only, and what code made them."""
     notebook.metadata.pop("widgets", None)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in code:
         cell.outputs = [output for output in cell.outputs if is_static(output)]
-    made_by = {cell.id: slices.fingerprint(cell.source) for cell in code}
+    cells = [Cell(cell.id, cell.source) for cell in code]
+    made_by = fingerprint_outputs(path, cells)
     notebook.metadata.setdefault("kit", {})["made_by"] = made_by
+    save_notebook(notebook, path)
+
+
+def save_notebook(notebook: Any, path: Path) -> None:
+    """Write a notebook, whole or not at all."""
     part = path.with_suffix(".part")
     part.write_text(nbformat.writes(notebook).rstrip("\n") + "\n", encoding="utf-8")
     part.replace(path)
@@ -152,31 +157,9 @@ def find_broken_links(path: Path, root: Path = ROOT) -> Iterator[str]:
 # The glossary
 
 
-def read_entries(page: str) -> dict[str, tuple[list[str], str]]:
-    """Return a glossary's entries: anchor → (the words that count as its use, text)."""
+def read_entries(page: str) -> dict[str, str]:
+    """Return a glossary's entries: anchor → text."""
     found = {}
     for entry in ENTRY.finditer(page):
-        forms = (entry["forms"] or entry["heading"]).split(", ")
-        found[entry["id"] or entry["heading"].replace(" ", "-")] = forms, entry["text"]
+        found[entry["id"] or entry["heading"].replace(" ", "-")] = entry["text"]
     return found
-
-
-def find_uses(text: str, page: str) -> Iterator[tuple[str, bool]]:
-    """Yield the anchor of each use of a glossary's term, and whether it is a link.
-
-    The longest form counts. Headings, code, formulas and other links are no uses.
-    """
-    anchors = {
-        form.lower(): anchor
-        for anchor, (forms, _) in read_entries(page).items()
-        for form in forms
-    }
-    longest = sorted(map(re.escape, anchors), key=len, reverse=True)
-    form = rf"(?<![\w-])(?P<form>{'|'.join(longest)})(?![\w-])".replace(r"\ ", r"\s+")
-    text = re.sub(r"^#+ .*|<[^>]+>", " ", CODE.sub(" ", text), flags=re.M)
-    for found in re.finditer(f"{LINK}|{form}", text, re.I):
-        name, _, anchor = (found["goal"] or "").partition("#")
-        if found["form"]:
-            yield anchors[" ".join(found["form"].lower().split())], False
-        elif name == GLOSSARY.name:
-            yield anchor, True

@@ -3,7 +3,8 @@
     python tutorials/scripts/record.py tutorials/00_start_here.ipynb
 
 The machine must be quiet: before and after each chapter, the README's loop is compared
-with itself. CONTRIBUTING.md says more, under "How to re-record".
+with itself. `--replay` draws reports and pictures again from what was recorded, without
+measuring. CONTRIBUTING.md says more, under "How to re-record".
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import slices
 import torch
 from claims import judge_claim
+from fingerprints import fingerprint_claims, read_cells
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
-from pages import write_notebook
+from pages import is_static, save_notebook, write_notebook
+from replay import find_recording, merge
 
 from kit import compare
 from kit.ratio import Ratio
@@ -39,6 +41,8 @@ from kit.recording import Recording, RecordingError, read, write
 SECONDS_TO_END, SECONDS_TO_CHECK = 15.0, 30.0
 #: A cell that runs when the time is over is interrupted so often, so far apart.
 INTERRUPTS, SECONDS_TO_STOP = 3, 3.0
+#: What asks for quick mode; the second, until the last chapter reads `kit.quick`.
+QUICK = ("KIT_QUICK", "KIT_SMOKE")
 #: How far from 1 the interval of a loop compared with itself may reach.
 MOST = 1.03
 
@@ -48,6 +52,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     What fails is told, and the others are recorded all the same.
     """
+    options = read_arguments(arguments)
+    try:
+        check_options(options)
+        if options.replay:
+            whole = [replay(path) for path in options.notebooks]
+        else:
+            recorder = Recorder(options)
+            whole = [recorder.record(path) for path in options.notebooks]
+    except RecordingError as error:
+        warn(f"error: {error}")
+        return 1
+    return 0 if all(whole) else 1
+
+
+def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK")
     parser.add_argument(
@@ -60,9 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="recordings and notebooks go there, the chapter's own stay as they are",
     )
     parser.add_argument(
-        "--smoke",
+        "--quick",
         action="store_true",
-        help="try it, as short as can be; no claim is judged by that",
+        help="try it in quick mode; no claim is judged by that",
+    )
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="measure nothing: draw reports and pictures again from the recording",
     )
     parser.add_argument(
         "--seconds",
@@ -72,14 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.seconds is not None and not 0 < options.seconds < math.inf:
         parser.error(f"--seconds: {options.seconds} is not a positive number")
-    try:
-        check_options(options)
-        recorder = Recorder(options)
-        whole = [recorder.record(path) for path in options.notebooks]
-    except RecordingError as error:
-        warn(f"error: {error}")
-        return 1
-    return 0 if all(whole) else 1
+    return options
 
 
 def tell(text: str) -> None:
@@ -94,9 +112,14 @@ def warn(text: str) -> None:
 
 def check_options(options: argparse.Namespace) -> None:
     """Raise RecordingError where this would put half a result before readers."""
-    if options.smoke and not (options.into or options.dry_run):
+    if options.replay and (options.quick or options.seconds or options.into):
         raise RecordingError(
-            "--smoke is a short run, which says nothing about speed.\n"
+            "--replay draws a chapter's own outputs again, at full length.\n"
+            "Leave out --quick, --seconds and --into."
+        )
+    if options.quick and not (options.into or options.dry_run):
+        raise RecordingError(
+            "--quick runs everything shortly, which says nothing about speed.\n"
             "Name a folder of its own: --into FOLDER; or add --dry-run."
         )
     if options.seconds and not options.into:
@@ -119,8 +142,9 @@ class Recorder:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         # All that runs here has full length; only what cells see is told otherwise.
-        os.environ.pop("KIT_SMOKE", None)
-        self.environment = make_environment(options.smoke)
+        for name in QUICK:
+            os.environ.pop(name, None)
+        self.environment = make_environment(options.quick)
         self.deadline = time.monotonic() + (options.seconds or math.inf)
         self.is_quiet = False
 
@@ -129,7 +153,7 @@ class Recorder:
 
         Raises RecordingError where the machine is not quiet before it begins.
         """
-        short = self.options.smoke or self.options.dry_run
+        short = self.options.quick or self.options.dry_run
         needs_quiet = path.parent.name != "solutions" and not short
         deadline = self.deadline - SECONDS_TO_END - SECONDS_TO_CHECK * needs_quiet
         if needs_quiet and not self.is_quiet and time.monotonic() < deadline:
@@ -141,12 +165,12 @@ class Recorder:
         self.is_quiet = False
         try:
             made, notebook, is_cut = run_notebook(path, self.environment, deadline)
-            add_slices(made, path)
+            add_fingerprints(made, path)
         except Exception as error:
             warn(f"{path}: {error}")
             return False
         for row in made.claims:
-            tell(f"  {judge_claim(made, row, judged=not self.options.smoke)!r}")
+            tell(f"  {judge_claim(made, row, judged=not self.options.quick)!r}")
         if needs_quiet and not self._stays_quiet(path):
             return False
         if is_cut:
@@ -169,9 +193,9 @@ class Recorder:
         """Write the recording, then the notebook; say where."""
         into = self.options.into
         if made.trials and keeps_trials(path):
-            if self.options.smoke:
+            if self.options.quick:
                 for trial in made.trials:
-                    trial.conditions["smoke"] = 1.0
+                    trial.conditions["quick"] = 1.0
             folder = into or path.parent / "recordings"
             tell(f"  {replace_recording(path, made, folder)}")
         target = path
@@ -198,13 +222,11 @@ def keeps_trials(path: Path) -> bool:
     return path.parent.name not in ("more", "solutions")
 
 
-def add_slices(made: Recording, path: Path) -> None:
-    """Add to each claim the code that decides it."""
-    code = slices.read_notebook(path)
-    written = slices.find_claims(code)
+def add_fingerprints(made: Recording, path: Path) -> None:
+    """Add to each claim the fingerprint of the code that it belongs to."""
+    current = fingerprint_claims(path, read_cells(path))
     for row in made.claims:
-        if row["sentence"] in written:
-            row["slice"] = slices.cut(code, row["sentence"])
+        row["fingerprint"] = current[row["sentence"]]
 
 
 def replace_recording(notebook: Path, made: Recording, folder: Path) -> Path:
@@ -221,13 +243,13 @@ def replace_recording(notebook: Path, made: Recording, folder: Path) -> Path:
 # A chapter in Jupyter
 
 
-def make_environment(is_short: bool) -> dict[str, str]:
+def make_environment(is_quick: bool) -> dict[str, str]:
     """Return the variables that a chapter's kernel sees."""
     # As `jupyter` does: kernels find TensorBoard and what else is beside Python.
     programs = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
-    short = {"KIT_SMOKE": "1"} if is_short else {}
+    quick = dict.fromkeys(QUICK, "1") if is_quick else {}
     # Panels measure, and show a picture and a table.
-    return {**os.environ, "PATH": programs, "KIT_STATIC": "1", **short}
+    return {**os.environ, "PATH": programs, "KIT_STATIC": "1", **quick}
 
 
 class Client(NotebookClient):
@@ -276,9 +298,9 @@ class Client(NotebookClient):
 
 
 def run_notebook(
-    path: Path, environment: dict[str, str], deadline: float
+    path: Path, environment: dict[str, str], deadline: float, before: str = ""
 ) -> tuple[Recording, Any, bool]:
-    """Run all cells in a fresh kernel.
+    """Run all cells in a fresh kernel, after the code `before`.
 
     Return what was measured, the notebook, and whether it was cut: at the deadline the
     cell that runs is interrupted and no other begins.
@@ -287,13 +309,12 @@ def run_notebook(
     for cell in notebook.cells:
         if cell.cell_type == "code":  # a cell that is not run shows nothing
             cell.outputs, cell.execution_count = [], None
+    beside = f"import sys\nsys.path.append({str(Path(__file__).resolve().parent)!r})\n"
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "journal.json"
-        source = (
-            f"import sys\nsys.path.append({str(Path(__file__).resolve().parent)!r})\n"
-        )
-        source += f"import journal\njournal.write_journal({str(journal)!r})"
-        notebook.cells.append(nbformat.v4.new_code_cell(source))
+        last = f"import journal\njournal.write_journal({str(journal)!r})"
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(beside + before))
+        notebook.cells.append(nbformat.v4.new_code_cell(last))
         client = Client(
             notebook,
             timeout=None,
@@ -304,7 +325,50 @@ def run_notebook(
         client.deadline = deadline
         client.execute(env=environment)
         notebook.cells.pop()
+        notebook.cells.pop(0)
+        count_from_one(notebook)
         return read(journal), notebook, client.is_cut
+
+
+def count_from_one(notebook: Any) -> None:
+    """Number the executed cells as if nothing had run before the first one."""
+    for cell in notebook.cells:
+        if cell.get("execution_count"):
+            cell.execution_count -= 1
+        for output in cell.get("outputs", []):
+            if output.get("execution_count"):
+                output.execution_count -= 1
+
+
+def replay(path: Path) -> bool:
+    """Draw a chapter's reports and pictures again; return whether all of it was.
+
+    Raises RecordingError where the chapter measures other code by now.
+    """
+    recorded = find_recording(path)
+    current = fingerprint_claims(path, read_cells(path))
+    for row in read(recorded).claims:
+        if row.get("fingerprint") != current.get(row["sentence"]):
+            raise RecordingError(
+                f"{path}: {recorded.name} belongs to other code: {row['sentence']!r}.\n"
+                "Record the chapter again."
+            )
+    before = f"import replay\nreplay.return_recorded({str(recorded.resolve())!r})"
+    environment, runs = make_environment(False), []
+    for number in (1, 2):
+        tell(f"replaying {path}, run {number} of 2 …")
+        _, notebook, _ = run_notebook(path, environment, math.inf, before)
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs = [*filter(is_static, cell.outputs)]
+        name_cells(notebook)
+        runs.append(notebook)
+    stored = nbformat.read(path, as_version=4)
+    remarks = merge(stored, runs)
+    save_notebook(stored, path)
+    for remark in remarks:
+        tell(f"  {remark}")
+    return not any("has changed" in remark for remark in remarks)
 
 
 # Whether the machine is quiet

@@ -60,7 +60,7 @@ def run(out, minutes, *, resume=False, keep=lambda job: True):
 def _measure(batch, out, until):
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    environment.pop("KIT_SMOKE", None)
+    environment.pop("KIT_QUICK", None)
     jobs = [dataclasses.asdict(job) for job in batch]
     order = json.dumps({"out": str(out.resolve()), "until": until, "jobs": jobs})
     limit = 60 + _HANGS * sum(job.expected_seconds for job in batch)
