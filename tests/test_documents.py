@@ -2,10 +2,12 @@
 
 import math
 import re
+import shutil
+import warnings
 
 import nbformat
 import pytest
-from benchmarks.calibration import results
+from benchmarks.calibration import code, results
 from liars import LIARS
 from pages import find_anchors, find_broken_links
 from project import ROOT, own_files
@@ -59,10 +61,27 @@ MEASURING = ROOT / "kit" / "MEASURING.md"
 
 def test_the_page_shows_the_newest_calibration_and_every_liar():
     assert results.check_page(MEASURING) == []
+    if words := results.describe_age(ROOT / "kit"):
+        warnings.warn(words, stacklevel=1)
     page = MEASURING.read_text("utf-8")
     table = page.partition("<!-- liars -->")[2].partition("<!-- end of liars -->")[0]
     shown = {line.split("|")[1].strip() for line in table.splitlines() if "|" in line}
     assert {liar.name for liar in LIARS if liar.real} <= shown
+
+
+def test_a_calibration_grows_old_by_what_measures_and_not_by_words(tmp_path):
+    for name in code.MEASURING:
+        shutil.copy(ROOT / "kit" / f"{name}.py", tmp_path)
+    before = code.hash_measuring(tmp_path)
+    text = (tmp_path / "clock.py").read_text("utf-8")
+    for old, new, is_new in (
+        ('"""', '"""Other words. ', False),
+        ("import", "import  ", False),
+        ("import math", "import math, cmath", "import math" in text),
+        ("return ", "return not ", True),
+    ):
+        (tmp_path / "clock.py").write_text(text.replace(old, new, 1))
+        assert (code.hash_measuring(tmp_path) != before) == is_new, new
 
 
 def test_the_page_names_the_limits_that_the_code_has():

@@ -49,7 +49,7 @@ def fingerprint(source: str) -> str:
     >>> fingerprint("x = 1  # one") == fingerprint("x=1") != fingerprint("x = 2")
     True
     """
-    return _hash(_write(parse(source, keep_magics=True)))
+    return digest(write(parse(source, keep_magics=True)))
 
 
 def fingerprint_outputs(notebook: Path, cells: Sequence[Cell]) -> dict[str, str]:
@@ -80,12 +80,12 @@ def fingerprint_claims(notebook: Path, cells: Sequence[Cell]) -> dict[str, str]:
             beside = []
             for path in modules:
                 beside += _write_statements(path.read_text(encoding="utf-8"))
-            found |= dict.fromkeys(sentences, _hash("\n".join(statements + beside)))
+            found |= dict.fromkeys(sentences, digest("\n".join(statements + beside)))
     return found
 
 
 def _write_statements(source: str) -> list[str]:
-    return [_write(statement) for statement in _Measured().visit(parse(source)).body]
+    return [write(statement) for statement in Measured().visit(parse(source)).body]
 
 
 def find_claims(cell: Cell) -> Iterator[tuple[str, ast.Call]]:
@@ -179,7 +179,7 @@ def _is_claim(node: ast.AST) -> bool:
     return getattr(node.func, "attr", getattr(node.func, "id", "")) == "claim"
 
 
-class _Measured(ast.NodeTransformer):
+class Measured(ast.NodeTransformer):
     """Takes out what measures nothing: docstrings, prints, titles, a claim's words."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
@@ -206,10 +206,10 @@ class _Measured(ast.NodeTransformer):
         return node
 
 
-def _write(node: object) -> str:
-    """Write a tree as text: names of nodes, and fields that are not empty."""
+def write(node: object) -> str:
+    """Return a tree as text: names of nodes, and fields that are not empty."""
     if isinstance(node, list):
-        return "[" + " ".join(_write(each) for each in node) + "]"
+        return "[" + " ".join(write(each) for each in node) + "]"
     if isinstance(node, ast.Constant):
         return repr(node.value)
     if not isinstance(node, ast.AST):
@@ -219,7 +219,7 @@ def _write(node: object) -> str:
     fields = []
     for name, value in ast.iter_fields(node):
         if value is not None and value != []:
-            fields.append(f"{name}={_write(value)}")
+            fields.append(f"{name}={write(value)}")
     return f"{type(node).__name__}({' '.join(fields)})"
 
 
@@ -230,12 +230,13 @@ def _write_pieces(values: Sequence[ast.expr]) -> Iterator[str]:
             text = "".join(piece.value for piece in pieces)
             yield from [repr(text)] if text else []
         else:
-            yield from map(_write, pieces)
+            yield from map(write, pieces)
 
 
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant)
 
 
-def _hash(text: str) -> str:
+def digest(text: str) -> str:
+    """Return a short name for a text."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

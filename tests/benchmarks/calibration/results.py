@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from . import running
+from .code import hash_measuring
 from .report import BARS, find_columns_behind, summarise
 from .schedule import KIT, SCHEDULE, all_jobs
 
@@ -209,3 +210,12 @@ def check_page(page, folder=FOLDER):
     if not end or shown.strip() != render(result):
         faults.append(f"{page.name} does not show {newest.name}: write it again")
     return faults
+
+
+def describe_age(kit, folder=FOLDER):
+    """Return what to say where other code measures by now; "" where it is the same."""
+    newest = find_newest(folder)
+    sessions = gather(newest)["sessions"]
+    if {session.get("measuring") for session in sessions} == {hash_measuring(kit)}:
+        return ""
+    return f"{newest.name} belongs to other code than measures now: make calibrate"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import kit
 
+from .code import hash_measuring
 from .neighbours import CONDITIONS
 from .schedule import all_jobs, batches, fit
 
@@ -110,6 +111,7 @@ def find_provenance():
         "commit": _git("rev-parse", "HEAD"),
         "changed": bool(_git("status", "--porcelain", "--", "kit")),
         "kit": hash_sources(_ROOT / "kit"),
+        "measuring": hash_measuring(_ROOT / "kit"),
         "harness": hash_sources(_FOLDER),
         "packages": versions,
     }
