@@ -9,7 +9,12 @@ import pytest
 from check_notebooks import find_faults
 from fingerprints import Cell, ClaimError, fingerprint, fingerprint_claims
 from project import APPENDICES, CHAPTERS, PYTHON, ROOT, TUTORIALS, every_chapter
-from replay import find_drawn, merge
+from replay import find_drawn, merge, return_recorded
+from trials import make_machine, rate_trial
+
+import kit
+from kit import measurement, panel, recording, tuning
+from kit.comparison import Comparison
 
 NOTEBOOKS = [*CHAPTERS, *APPENDICES]
 #: Chapters whose second edition is to come have fewer cells that nbval compares.
@@ -256,3 +261,42 @@ def test_replay_renews_what_was_recorded_and_keeps_what_was_not():
     assert renewed == ["cell-0", "cell-1"]
     assert [remark.split()[0] for remark in remarks] == ["cell-2", "cell-3"]
     assert find_drawn([Cell("a", "kit.recorded('x/y')"), Cell("b", "2")]) == {"a"}
+
+
+def count(*, n=1):
+    while True:
+        yield n
+
+
+@pytest.fixture
+def replayed(tmp_path, monkeypatch):
+    """Replay a recording in which n=2 is three times as fast as n=1."""
+    machine = make_machine("imaginary-2-cores")
+    slow = rate_trial(1.0, machine=machine, knobs={"n": 1})
+    fast = rate_trial(1 / 3, machine=machine, knobs={"n": 2})
+    comparison = Comparison([slow, fast], ["n=1", "n=2"])
+    recording.write(
+        recording.Recording([slow, fast, fast], [comparison], []), tmp_path / "a.json"
+    )
+    for module in (measurement, panel, tuning):
+        for name in ("compare_watched", "measure_watched"):
+            monkeypatch.setattr(module, name, getattr(measurement, name), raising=False)
+    monkeypatch.setattr(recording, "this_machine", recording.this_machine)
+    return_recorded(tmp_path / "a.json")
+
+
+def test_replay_measures_nothing_and_takes_the_new_title(replayed):
+    made = kit.compare(count, n=[1, 2], title="Three times as fast.")
+    assert made.ratio.value == pytest.approx(3)
+    assert made.headline() == "Three times as fast."
+    assert kit.measure(count, n=2).items_per_second == pytest.approx(30)
+    with pytest.raises(recording.RecordingError, match="nothing of it"):
+        kit.measure(count, n=1)
+
+
+@pytest.mark.parametrize(
+    ("how", "knobs"), [("compare", {"n": [1, 3]}), ("measure", {})]
+)
+def test_replay_refuses_what_was_not_recorded_there(replayed, how, knobs):
+    with pytest.raises(recording.RecordingError, match="recorded was|nothing of it"):
+        getattr(kit, how)(count, **knobs)
