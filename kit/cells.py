@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kit import state
+from kit import settings
 
 _SOFT = 1  # omp_pause_soft of OpenMP 5.0: settings stay, threads go
 
@@ -27,17 +27,17 @@ def computing_as_cells(
     events = getattr(loaded and loaded.get_ipython(), "events", None)
     if events is not None:
         events.register("pre_run_cell", notice)
-    return _take_over(state.capture(), events, notice)
+    return _take_over(settings.capture(), events, notice)
 
 
 @contextlib.contextmanager
-def _take_over(settings: state.Settings, events: Any, notice: Any) -> Iterator[None]:
+def _take_over(found: settings.Settings, events: Any, notice: Any) -> Iterator[None]:
     import torch
 
     try:
         # Inference mode is the one setting that ends with a `with` of its own.
-        with torch.inference_mode(bool(settings["inference"])):
-            state.take_over(settings)
+        with torch.inference_mode(bool(found["inference"])):
+            settings.take_over(found)
             yield
     finally:
         if events is not None:

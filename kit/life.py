@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 import itertools
 import math
 import threading
@@ -10,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit import clock, state, stats, system
+from kit import clock, settings, state, stats, system
 from kit.experiment import ExperimentError, is_quick
 from kit.progress import Stopped
 from kit.silence import silencing
@@ -95,6 +97,9 @@ class Life:
         self._steps_done = self._skipped = 0
         self._watch: system.MemoryWatch | None = None
         self._generator: Any = None
+        #: Its steps run in a context of their own: `numpy.errstate`, `decimal` and
+        #: whatever else keeps its settings in context variables stay its own.
+        self._context: Any = None
         self._outside: state.Outside | None = None
 
     def __enter__(self) -> Life:
@@ -234,6 +239,7 @@ class Life:
         """Note what is there before the first start, and take some memory."""
         self._shared = self.variant.shared  # copies are no memory of the experiment's
         self._outside = state.Outside(self.partner and self.partner._outside)
+        self._context = contextvars.copy_context()
 
     def start(self, seed: int) -> float | None:
         """Start the generator, and run it to its first yield; return run seconds.
@@ -242,7 +248,7 @@ class Life:
         a yield. It can be started again where it has ended.
         """
         assert self._outside is not None
-        state.restore(self._outside.settings)
+        settings.restore(self._outside.settings)
         self._put_back()
         state.seed_everything(seed)
         clock.synchronize()
@@ -252,7 +258,7 @@ class Life:
         try:
             with quiet:
                 self._generator = variant.experiment.start(variant.knobs)
-                value = next(self._generator)
+                value = self._context.run(next, self._generator)
         except StopIteration:
             return None
         except (KeyboardInterrupt, ExperimentError):
@@ -272,7 +278,8 @@ class Life:
         whether it did. Devices are waited for at the end; at the begin only where
         something may be queued there.
         """
-        generator, wall, progress = self._generator, clock.CLOCK.wall, self.progress
+        wall, progress = clock.CLOCK.wall, self.progress
+        advance = functools.partial(self._context.run, next, self._generator)
         block, bare_yields = Block(), 0
         if not self._drained:
             clock.synchronize()
@@ -281,7 +288,7 @@ class Life:
         previous = start.wall
         try:
             while count is None or block.steps < count:
-                value = next(generator)
+                value = advance()
                 now = wall()
                 if value is None and bare_yields < _MOST_BARE_YIELDS:
                     block.excluded_seconds += now - previous
@@ -333,14 +340,17 @@ class Life:
     # Whether it rests
 
     def look(self) -> None:
-        """See whether it still rests: no child, no thread, no setting of its own."""
-        if self.rests and self.variant.settings is not None:
-            self.rests = state.capture() == self.variant.settings
+        """See whether it still rests: no child, no thread, no setting of its own.
+
+        A setting that no getter tells may be held by an open `with` block.
+        """
+        if self.rests and self._outside is not None:
+            holds_settings = settings.is_inside_with(self._generator)
+            self.rests = not (holds_settings or self._outside.has_changed_settings())
 
     def pause_to_look(self) -> None:
         """Find out whether it rests: nothing of the process computes in a pause."""
-        self.variant.settings = state.capture()
-        self.rests &= bool(self._outside and self._outside.can_be_found_again())
+        self.look()
         if not is_quick() and self.rests:
             self.progress.hushed = True
             self.rests = clock.compute_in_pause(_PAUSE_SECONDS) < _MOST_IN_PAUSE
@@ -380,12 +390,12 @@ class Life:
         with contextlib.ExitStack() as stack:  # the last one comes first
             stack.callback(state.restore_random, self._outside.random)
             if self.partner is None:
-                stack.callback(state.restore, self._outside.settings)
+                stack.callback(settings.restore, self._outside.settings)
             stack.callback(self._wait_for_children, timer)
             stack.callback(self._put_back, because)
             try:
                 if self._generator is not None:
-                    self._generator.close()
+                    self._context.run(self._generator.close)
             except (KeyboardInterrupt, ExperimentError):
                 raise
             except BaseException as error:
@@ -394,7 +404,7 @@ class Life:
                     raise self.variant.explain(error, where, self.progress) from error
         # Trials keep lives; the memory that was taken and the experiment go.
         self.variant = self.progress = self.partner = None
-        self._outside = self._generator = None
+        self._outside = self._generator = self._context = None
 
     def _wait_for_children(self, timer: threading.Timer) -> None:
         while timer.is_alive() and self.find_children():

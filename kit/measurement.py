@@ -256,7 +256,7 @@ def _alternate(side: Side, turns: Iterator[int], budget: Budget) -> Iterator[Non
         outside = [order.randrange(2) for _ in range(budget.plan_rounds(side))]
         for swapped in (0, 1):
             turn, (one, other) = next(turns), (pair[swapped], pair[1 - swapped])
-            if not (one.rests and other.rests and one.settings == other.settings):
+            if not (one.rests and other.rests):
                 for variant in (one, other):
                     with variant.lead(turn, progress) as life:
                         life.open()

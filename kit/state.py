@@ -1,151 +1,31 @@
-"""The settings that an experiment may change, and the models that it closes over.
+"""What a start finds, and what it may change: random states, models, optimizers.
 
-PyTorch keeps grad mode, autocast, thread count and backend flags for the thread, and a
-model of the reader's exists once: what one start changes would be there in the next.
+A model of the reader's exists once: what one start changes would be there in the next.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import functools
-import gc
+import mmap
 import operator
 import random
 import threading
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kit import clock, system
-
-#: How functions of `torch` read and set something.
-_FUNCTIONS = {
-    "threads": ("get_num_threads", "set_num_threads"),
-    "default dtype": ("get_default_dtype", "set_default_dtype"),
-    "deterministic": ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),
-    "precision": ("get_float32_matmul_precision", "set_float32_matmul_precision"),
-    "grad": ("is_grad_enabled", "set_grad_enabled"),
-    "autocast cache": ("is_autocast_cache_enabled", "set_autocast_cache_enabled"),
-}
-for _name in ("flash", "mem_efficient", "math", "cudnn"):
-    _pair = f"backends.cuda.{_name}_sdp_enabled", f"backends.cuda.enable_{_name}_sdp"
-    _FUNCTIONS[f"{_name} attention"] = _pair
-#: Flags below `torch.backends` that change what a step computes or which kernel it
-#: takes. The general precision comes before those that inherit it.
-_FLAGS = (
-    *("fp32_precision", "cudnn.enabled", "cudnn.benchmark", "cudnn.deterministic"),
-    *("cudnn.conv.fp32_precision", "cudnn.rnn.fp32_precision"),
-    "cuda.matmul.fp32_precision",
-    "cuda.matmul.allow_fp16_reduced_precision_reduction",
-    "cuda.matmul.allow_bf16_reduced_precision_reduction",
-    *("mkldnn.enabled", "mkldnn.deterministic", "mkldnn.matmul.fp32_precision"),
-    *("mkldnn.conv.fp32_precision", "mkldnn.rnn.fp32_precision", "opt_einsum.enabled"),
-)
-_AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
+from kit import clock, settings, system
 
 #: Threads that belong to all: the kit's own, and those that compile for PyTorch.
 _COMMON_THREADS = ("kit ", "InductorSubproc")
 
-#: So many tensors, each of at most so many bytes, shift the addresses of a life.
-_SHIFTS, _LARGEST_SHIFT = 4, 12_000_000
+#: What shifts the addresses of a run: so many blocks of at most so many bytes, and up
+#: to so many pages. A freed block of over 128 KB would raise malloc's thresholds, which
+#: decide whether the loop's own tensors cost page faults; pages that are mapped do not.
+_BLOCKS, _LARGEST_BLOCK, _MOST_PAGES = 4, 60_000, 3_000
 
-#: Each setting's value by its name.
-Settings = dict[str, object]
 Random = dict[str, Any]
 _Pairs = dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]
-
-
-@functools.cache
-def _list_settings() -> _Pairs:
-    """Return how each setting is read and set."""
-    import torch
-
-    find, call = operator.attrgetter, functools.partial
-    found: _Pairs = {name: find(*pair)(torch) for name, pair in _FUNCTIONS.items()}
-    for path in _FLAGS:
-        room, _, flag = f"backends.{path}".rpartition(".")
-        owner = find(room)(torch)
-        found[path] = call(getattr, owner, flag), call(setattr, owner, flag)
-    is_on, set_on = torch.is_autocast_enabled, torch.set_autocast_enabled
-    dtype, set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
-    for device in _AUTOCAST_DEVICES:
-        found[f"autocast {device}"] = call(is_on, device), call(set_on, device)
-        found[f"{device} dtype"] = call(dtype, device), call(set_dtype, device)
-    found["autocast depth"] = _read_depth, _set_depth
-    found["default device"] = torch.get_default_device, _set_default_device
-    # Inference mode ends with the `with` that it belongs to.
-    found["inference"] = torch.is_inference_mode_enabled, lambda _: None
-    found["collection"] = gc.isenabled, lambda on: gc.enable() if on else gc.disable()
-    return {name: pair for name, pair in found.items() if _read(pair[0]) is not None}
-
-
-def _read(getter: Callable[[], Any]) -> Any:
-    """Return a setting; None where this build of PyTorch has none, or cannot tell."""
-    try:
-        return getter()
-    except (AttributeError, RuntimeError):
-        return None
-
-
-def _set_default_device(device: Any) -> None:
-    import torch
-
-    # A default that is set, even to the usual one, makes every call slower.
-    torch.set_default_device(None if device.type == "cpu" else device)
-
-
-def _read_depth() -> int:
-    import torch
-
-    torch.autocast_increment_nesting()
-    return int(torch.autocast_decrement_nesting())
-
-
-def _set_depth(depth: int) -> None:
-    import torch
-
-    while torch.autocast_increment_nesting() <= depth:
-        pass
-    while torch.autocast_decrement_nesting() > depth:
-        pass
-
-
-def capture() -> Settings:
-    """Read the settings of the calling thread."""
-    return {name: _read(getter) for name, (getter, _) in _list_settings().items()}
-
-
-def restore(settings: Settings) -> None:
-    """Set the calling thread's settings; what already is so is not touched."""
-    import torch
-
-    for name, (getter, setter) in _list_settings().items():
-        value = settings[name]
-        if value is not None and _read(getter) != value:
-            setter(value)
-    # Weights that one start has cast must not serve the next.
-    torch.clear_autocast_cache()
-
-
-@contextlib.contextmanager
-def kept() -> Generator[None, None, None]:
-    """Leave the settings and all random generators as they are found."""
-    settings, generators = capture(), capture_random()
-    try:
-        yield
-    finally:
-        restore(settings)
-        restore_random(generators)
-
-
-def take_over(settings: Settings) -> None:
-    """Set a new thread to the settings of another."""
-    import torch
-
-    restore(settings)
-    # A new thread reports the count of the one that made it, and uses another.
-    torch.set_num_threads(torch.get_num_threads())
 
 
 # Random numbers
@@ -204,26 +84,19 @@ class Outside:
     """
 
     def __init__(self, beside: Outside | None = None) -> None:
-        import torch
-
-        self.settings = beside.settings if beside else capture()
+        self.settings = beside.settings if beside else settings.capture()
         self.random = capture_random()
         self._threads = set(threading.enumerate())
         others = self._threads - {threading.current_thread()}
         self._besides = {thread.native_id or 0 for thread in others}
         self._children = system.find_children(self._besides)
         draw = random.SystemRandom().randint
-        sizes = [draw(1, _LARGEST_SHIFT) for _ in range(_SHIFTS)]
-        self._shifts = [torch.ones(n, dtype=torch.uint8, device="cpu") for n in sizes]
+        self._blocks = [bytearray(draw(1, _LARGEST_BLOCK)) for _ in range(_BLOCKS)]
+        self._pages = mmap.mmap(-1, draw(1, _MOST_PAGES) * mmap.PAGESIZE)
 
-    def can_be_found_again(self) -> bool:
-        """Return whether another start would find the settings that were there before.
-
-        What an open `with` holds, such as inference mode, ends with it only.
-        """
-        with kept():
-            restore(self.settings)
-            return capture() == self.settings
+    def has_changed_settings(self) -> bool:
+        """Return whether another start would find other settings than this one."""
+        return settings.capture() != self.settings
 
     def find_children(self) -> dict[int, str]:
         """Return the names of child processes that this thread has started since."""

@@ -43,7 +43,6 @@ class Variant:
     outcome: str = "complete"
     is_inner: bool = False
     rests: bool | None = None
-    settings: state.Settings | None = None
     block_seconds: float = BLOCK_SECONDS
     #: How many steps a block has, and how long a step takes, as far as is known.
     steps: int = 1

@@ -32,7 +32,17 @@ BESIDE = ROOT / "tutorials", ROOT / "tutorials" / "scripts"
 SCRIPTS = [p for p in own_files() if p.suffix == ".py" and p.parent in BESIDE]
 #: From the ground up, as the design lists them: imports go down only.
 ROOMS = [
-    *("stats", "figures", "progress", "clock", "system", "machine", "hints", "state"),
+    *(
+        "stats",
+        "figures",
+        "progress",
+        "clock",
+        "system",
+        "machine",
+        "hints",
+        "settings",
+        "state",
+    ),
     *("experiment", "silence", "life", "variant", "trial", "ratio", "plot"),
     *("comparison", "choices", "budget", "measurement", "recording", "costs", "data"),
     *("ranks", "diagnosis", "script", "tuning", "teaching", "cells", "widgets"),
@@ -311,6 +321,15 @@ def test_one_list_of_versions_holds_for_readers_contributors_and_binder():
     assert "--editable .[hub,rl,store]" in lines
     version = read("binder/runtime.txt").strip().removeprefix("python-")
     assert SpecifierSet(PROJECT["requires-python"]).contains(version)
+
+
+def test_the_readme_names_the_repository_that_the_project_names():
+    address = PROJECT["urls"]["Repository"]
+    assert f"git clone {address} &&" in README
+    name = address.removeprefix("https://github.com/")
+    start = f"https://mybinder.org/v2/gh/{name}/HEAD?urlpath=lab/tree/"
+    assert start + "tutorials/00_start_here.ipynb" in README
+    assert {*re.findall(r"github\.com/([\w-]+/[\w-]+)", README)} == {name}
 
 
 def test_a_reader_installs_no_tools_of_contributors():

@@ -35,6 +35,10 @@ def pytest_configure(config):
     os.environ["KIT_QUICK"] = "1"
     os.environ["KIT_SMOKE"] = "1"  # until the last chapter reads kit.quick
     os.environ["KIT_STATIC"] = "1"
+    # On one core PyTorch and the kit warn of more workers or ranks; what those cost is
+    # what chapters show.
+    few_cores = ("This DataLoader will create", "2 ranks share", "4 ranks share")
+    os.environ["PYTHONWARNINGS"] = ",".join(f"ignore:{words}" for words in few_cores)
     # As `jupyter` does: kernels find TensorBoard and what else is beside Python.
     scripts = sysconfig.get_path("scripts")
     os.environ["PATH"] = os.pathsep.join([scripts, os.environ["PATH"]])

@@ -298,5 +298,5 @@ def test_replay_measures_nothing_and_takes_the_new_title(replayed):
     ("how", "knobs"), [("compare", {"n": [1, 3]}), ("measure", {})]
 )
 def test_replay_refuses_what_was_not_recorded_there(replayed, how, knobs):
-    with pytest.raises(recording.RecordingError, match="recorded was|nothing of it"):
+    with pytest.raises(recording.RecordingError, match=r"recorded was|nothing of it"):
         getattr(kit, how)(count, **knobs)

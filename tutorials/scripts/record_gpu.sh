@@ -13,7 +13,7 @@
 # --seconds N   end and save after so many in all (570): what runs then is cut
 # --race SEEDS  afterwards, in the time that is left, run the LeNet race
 # --bundle      leave two files only: recordings.tar.gz and log.txt
-# --smoke       try it: as short as can be, and no claim is judged by it
+# --quick       try it in quick mode; no claim is judged by it
 #
 # It needs Linux, Python 3.11 or later with pip (PYTHON names it, or else python3), and
 # there torch 2.11 or later, torchvision, numpy, scipy, pandas, matplotlib, tensorboard.
@@ -40,13 +40,13 @@ refuse() {
   exit 2
 }
 
-limit=570 seeds="" bundle=false smoke=()
+limit=570 seeds="" bundle=false quick=()
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --seconds) limit=${2:-} && shift 2 || refuse "--seconds needs a number" ;;
     --race) seeds=${2:-} && shift 2 || refuse "--race needs a number of seeds" ;;
     --bundle) bundle=true && shift ;;
-    --smoke) smoke=(--smoke) && shift ;;
+    --quick) quick=(--quick) && shift ;;
     *) refuse "$1 is no option: the head of this file lists them" ;;
   esac
 done
@@ -101,7 +101,7 @@ record() {
   echo "== Recording ${#chapters[@]} chapter(s), $left s are left"
   ((left > 0)) || return 1
   "$python" "$root/tutorials/scripts/record.py" --into "$out" --seconds "$left" \
-    "${smoke[@]}" "${chapters[@]}"
+    "${quick[@]}" "${chapters[@]}"
 }
 
 race() {
@@ -109,7 +109,7 @@ race() {
   echo "== Racing with $seeds seeds, $left s are left"
   ((left > 0)) || return 1
   name=$("$python" -c 'import kit; print(kit.this_machine().name)')
-  [[ ! ${smoke[*]} ]] || size=(--images 512 --epochs 1)
+  [[ ! ${quick[*]} ]] || size=(--images 512 --epochs 1)
   name=lenet_race__${name}__$(date +%F)
   # Interrupted, it keeps what it has, and prints its table.
   timeout --signal=INT --kill-after=5 "$left" \

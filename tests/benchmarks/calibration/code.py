@@ -10,7 +10,16 @@ from fingerprints import Measured, digest, parse, write
 
 #: The modules of the kit that decide what a number is.
 MEASURING = ("budget", "choices", "clock", "comparison", "experiment", "life")
-MEASURING += ("measurement", "ratio", "silence", "state", "stats", "system", "trial")
+MEASURING += (
+    "measurement",
+    "ratio",
+    "settings",
+    "silence",
+    "state",
+    "stats",
+    "system",
+    "trial",
+)
 MEASURING += ("variant",)
 
 
