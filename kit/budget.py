@@ -52,18 +52,40 @@ def is_steady(blocks: Sequence[Block]) -> bool:
     >>> is_steady([Block(1, items=9) for _ in range(5)])
     True
     """
-    rates = [block.items / block.seconds for block in blocks]
+    rates = [block.items / block.seconds for block in blocks if block.items]
+    if not rates or not blocks[-1].items:  # ranks may have steps without items
+        return not rates
     return abs(math.log(rates[-1] / statistics.median(rates))) < _STEADY
 
 
 @dataclass(eq=False)
 class Side:
-    """A baseline and a challenger: how many pairs of turns so far, what one costs."""
+    """A baseline and a challenger: the pairs of turns so far, and what one costs."""
 
     pair: tuple[Variant, Variant]
-    pairs: int = 0
     pair_seconds: float = 0.0
-    ratio: Ratio | None = None
+    _ratio: Ratio | None = None
+    _turns: frozenset[int] = frozenset()
+
+    @property
+    def turns(self) -> frozenset[int]:
+        """The turns in which both were measured; some may have been left out since."""
+        one, other = ({life.turn for life in variant.lives} for variant in self.pair)
+        return frozenset(one & other - {COLD})
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of turns there are."""
+        return len(self.turns) // 2
+
+    def find_ratio(self, challengers: int) -> Ratio:
+        """Return how the challenger compares, anew where the turns have changed."""
+        if self._ratio is None or self._turns != self.turns:
+            trials = [make_trial(variant, whole_runs=False) for variant in self.pair]
+            confidence = hold_together(challengers)
+            self._ratio = compare_trials(*trials, confidence=confidence)
+            self._turns = self.turns
+        return self._ratio
 
 
 @dataclass(eq=False)
@@ -80,6 +102,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         self.begun, self._load = clock.CLOCK.wall(), system.read_load()
+        self._challengers = len(self.variants) - 1
 
     def has_seen_enough(self, variant: Variant, life: Life, seconds: float) -> bool:
         """Return whether a first life was timed long enough: no later one is longer."""
@@ -120,8 +143,7 @@ class Budget:
 
     def _share(self, over: float) -> float:
         """Return what one life may take where so many times the budget is spent."""
-        challengers = len(self.variants) - 1
-        return over * self.seconds / (4 * _LEAST_PAIRS * challengers)
+        return over * self.seconds / (4 * _LEAST_PAIRS * self._challengers)
 
     def make_sides(self) -> list[Side]:
         """Put each challenger beside the baseline, and say how long it may take."""
@@ -136,10 +158,14 @@ class Budget:
             costs = [v.start_seconds + blocks * v.block_cost for v in side.pair]
             side.pair_seconds = 2 * sum(costs)
         needed = _LEAST_PAIRS * sum(side.pair_seconds for side in sides)
-        self._paired, self._expected = clock.CLOCK.wall(), max(self.seconds, needed)
+        most = _MOST_OVER * self.seconds
+        one_pair = sum(side.pair_seconds for side in sides)
+        planned = most if self.patient else self.seconds
+        self._expected = max(planned, min(needed, most), one_pair)
+        self._paired = clock.CLOCK.wall()
         self.progress.begin(0, 1, seconds=self._expected)
         if needed > 1.2 * self.seconds and not is_quick():
-            self.progress.note = f"honest pairs need about {needed:.0f} s in all"
+            self.progress.note = f"five pairs of runs need about {needed:.0f} s"
         return sides
 
     def allows(self, side: Side) -> bool:
@@ -147,7 +173,7 @@ class Budget:
         if side.pairs == 0 or is_quick():
             return side.pairs == 0
         few = side.pairs < _LEAST_PAIRS
-        if not few and side.ratio and side.ratio.half_width <= _NARROW:
+        if not few and side.find_ratio(self._challengers).half_width <= _NARROW:
             return False
         over = _MOST_OVER if few or self.patient else 1.0
         spent = clock.CLOCK.wall() - self.begun
@@ -159,10 +185,7 @@ class Budget:
         timed = sum(block.wall_seconds for life in lives for block in life.blocks)
         for variant in side.pair:  # the cold start says little about later ones
             variant.start_seconds = max(0.0, seconds - timed) / 4
-        turns = [{life.turn for life in v.lives} - {COLD} for v in side.pair]
-        side.pair_seconds, side.pairs = seconds, len(set.intersection(*turns)) // 2
-        trials = [make_trial(variant, whole_runs=False) for variant in side.pair]
-        confidence = hold_together(len(self.variants) - 1)
-        side.ratio = compare_trials(*trials, confidence=confidence)
-        self.progress.so_far = f"{side.pair[1].label}: {side.ratio.value:.3g} × so far"
+        side.pair_seconds = seconds
+        ratio = side.find_ratio(self._challengers)
+        self.progress.so_far = f"{side.pair[1].label}: {ratio.value:.3g} × so far"
         self.progress.expect((clock.CLOCK.wall() - self._paired) / self._expected)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral, Real
 from typing import Any, Protocol, runtime_checkable
 
 from kit.experiment import Experiment, ExperimentError, resolve
@@ -38,7 +39,7 @@ class Request:
 
     of: str = SPEED
     seconds: float | None = 4.0
-    repeats: int = REPEATS
+    repeats: int | None = None
     within: float | None = None
     patient: bool = False
     title: str | None = None
@@ -47,6 +48,7 @@ class Request:
     def check(self) -> None:
         """Raise ExperimentError where the parts do not go together."""
         check_arguments(self.seconds, self.repeats)
+        self._refuse_idle_arguments()
         asked, whole = f"of={format_value(self.of)}", self.seconds is None
         if self.of != SPEED and whole == (self.of in (SETUP, MEMORY)):
             raise ExperimentError(
@@ -61,15 +63,38 @@ class Request:
                 f"counts as the same: within=0.01. Quantities: {', '.join(QUANTITIES)}."
             )
 
+    def _refuse_idle_arguments(self) -> None:
+        """Raise ExperimentError for an argument that would change nothing."""
+        if self.within is not None and self.of in QUANTITIES:
+            raise ExperimentError(
+                f"within={format_value(self.within)} is for metrics, and {self.of} is "
+                "compared as a ratio.\nLeave it out, or compare a metric: "
+                'of="loss", seconds=None, within=0.01.'
+            )
+        if self.patient and (self.of != SPEED or self.seconds is None):
+            raise ExperimentError(
+                f"patient=True lets {SPEED} take longer, and changes nothing here.\n"
+                "Leave it out; whole runs have repeats=."
+            )
 
-def check_arguments(seconds: float | None, repeats: int) -> None:
+
+def check_arguments(seconds: float | None, repeats: int | None) -> None:
     """Raise ExperimentError for arguments that no experiment can be measured with."""
     if seconds is not None and not _is_positive(seconds):
         raise ExperimentError(
             f"seconds={format_value(seconds)} is not a time to measure for.\n"
             "Use a positive number, or seconds=None to run the generator to its end."
         )
-    if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
+    if repeats is None:
+        return
+    if seconds is not None:
+        raise ExperimentError(
+            f"repeats={format_value(repeats)} is for whole runs, and seconds="
+            f"{format_value(seconds)} measures for a time.\n"
+            "Leave it out, or say seconds=None."
+        )
+    is_whole = isinstance(repeats, Integral) and not isinstance(repeats, bool)
+    if not is_whole or repeats < 1:
         raise ExperimentError(
             f"repeats={format_value(repeats)} is not a number of runs.\n"
             "Use a whole number, 1 or more."
@@ -77,7 +102,8 @@ def check_arguments(seconds: float | None, repeats: int) -> None:
 
 
 def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and value is not True and 0 < value < math.inf
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and 0 < value < math.inf
 
 
 def check_places(on: Any) -> list[Place | None]:
@@ -184,10 +210,17 @@ def plan_variants(
 def check_several(variants: Sequence[Variant]) -> None:
     """Raise ExperimentError where there is nothing to compare."""
     if len(variants) < 2:
-        raise ExperimentError(
-            f"one variant only ({variants[0].call}); there is nothing to compare.\n"
+        advice = (
             "Give a knob a list, as in batch_size=[32, 64], or pass two experiments:\n"
             '{"plain": f, "other": g}.'
+        )
+        for knob, value in variants[0].knobs.items():
+            if isinstance(value, (tuple, set)) or hasattr(value, "tolist"):
+                kind = type(value).__name__
+                advice = f"A {kind} is one value: write a list, {knob}=[…]."
+        raise ExperimentError(
+            f"one variant only ({variants[0].call}); there is nothing to compare.\n"
+            f"{advice}"
         )
 
 

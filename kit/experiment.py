@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import difflib
 import functools
 import inspect
 import linecache
@@ -85,12 +86,16 @@ class Experiment:
         """
         for knob, value in knobs.items():
             if knob in self.fixed or not (knob in self.defaults or self.open_ended):
-                known = ", ".join(k for k in self.defaults if k not in self.fixed)
+                known = [k for k in self.defaults if k not in self.fixed]
                 fixed = [f"{k}={format_value(v)}" for k, v in self.fixed.items()]
                 why = f"a partial has fixed {', '.join(fixed)}" if fixed else ""
+                meant = difflib.get_close_matches(knob, [*known, *RESERVED], 1)
+                wrong = f"{self.name} has no knob for {knob}={format_value(value)}."
+                wrong += f" Did you mean {meant[0]}=?" if meant else ""
                 raise ExperimentError(
-                    f"{self.name} has no knob for {knob}={format_value(value)}.\nIts "
-                    f"knobs: {known or 'none'}; {why or f'one more is (*, {knob}=…)'}."
+                    f"{wrong}\n"
+                    f"Its knobs: {', '.join(known) or 'none'}; "
+                    f"{why or f'one more is (*, {knob}=…)'}."
                 )
         bound = {**self.defaults, **self.fixed, **knobs}
         for knob, value in bound.items():
@@ -161,9 +166,9 @@ def _knobs(
         wrong, cure = "", f"Write def {called}(*, {name}=…)"
         if kind is parameter.VAR_KEYWORD:
             open_ended = True
-        elif kind is not parameter.KEYWORD_ONLY:
+        elif kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             star = "*" if kind is parameter.VAR_POSITIONAL else ""
-            wrong = f"positional parameter {star}{name}; knobs are keyword-only"
+            wrong = f"parameter {star}{name}, which has no name to set it by"
         elif name in RESERVED and name not in fixed:
             wrong, cure = f"knob {name!r}, a name that says how to measure", "Rename it"
         else:
@@ -365,7 +370,8 @@ def _first_line(node: Any) -> int:
 
 
 def _parse(code: types.CodeType) -> ast.Module:
-    """Return the tree of the file or cell that a code object is from."""
+    """Return the tree of the file or cell that a code object is from, as it is now."""
+    linecache.checkcache(code.co_filename)
     return _parse_text("".join(linecache.getlines(code.co_filename)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 
 from kit.figures import format_bytes
 from kit.machine import this_machine
@@ -33,6 +34,15 @@ return CPU tensors and move the batch in the loop.""",
 ({memory} here): try fewer workers, smaller batches or prefetch_factor.""",
     "worker .*by signal": "Native code crashed in it: num_workers=0 shows where.",
 }
+
+
+def walk_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it came of, each once: it may be its own cause."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        yield error
+        visited.add(id(error))
+        error = error.__cause__ or error.__context__
 
 
 def find_hint(error: BaseException) -> str | None:

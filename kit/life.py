@@ -22,7 +22,10 @@ COLD = -1
 #: A block lasts at least this long, in seconds; it aims a little higher.
 BLOCK_SECONDS, _AIM = 0.020, 1.1
 _WINDOWS_AGREE, _LEAST_WINDOWS = 0.10, 4
-_MOST_BARE_YIELDS, _MOST_STEPS_IN_QUICK_MODE = 1000, 20
+#: So many bare yields may follow each other; without any step before, fewer: then
+#: somebody has forgotten to say how many items.
+_MOST_BARE_YIELDS, _MOST_AT_FIRST = 1000, 20
+_MOST_STEPS_IN_QUICK_MODE = 20
 _AGAIN = "The first yield ends set-up; then yield once per step. Is its loop empty?"
 _GRACE_SECONDS, _GRACE_AFTER_INTERRUPT = 2.0, 0.7
 #: Who computes for longer than this in a pause goes on with something of their own.
@@ -69,8 +72,9 @@ class Life:
     `turn` is equal for lives that were measured together; `beside` says that another
     one went on between its blocks. `setup_seconds` is run time to the first yield,
     `memory_bytes` what the start added, where that was watched. `metrics` has one float
-    per timed step. The thread that makes a life drives it: `open`, `settle`, `block`.
-    On ranks, `look_around`, `start`, `time` and `close` are others.
+    per timed step, None where it was not given. The thread that makes a life drives it:
+    `open`, `settle`, `block`. On ranks, `look_around`, `start`, `time` and `close` are
+    others.
     """
 
     turn: int
@@ -79,7 +83,7 @@ class Life:
     settled: bool = True
     beside: bool = False
     blocks: list[Block] = field(default_factory=list)
-    metrics: dict[str, list[float]] = field(default_factory=dict)
+    metrics: dict[str, list[float | None]] = field(default_factory=dict)
     seed: int = field(default=0, repr=False, compare=False)
     variant: Any = field(default=None, repr=False, compare=False)
     progress: Any = field(default=None, repr=False, compare=False)
@@ -202,9 +206,14 @@ class Life:
         for step, row in block.metrics:
             for name, value in row.items():
                 column = self.metrics.setdefault(name, [])
-                column += [math.nan] * (done + step - len(column)) + [value]
+                column += [None] * (done + step - len(column)) + [value]
         for column in self.metrics.values():
-            column += [math.nan] * (done + block.steps - len(column))
+            column += [None] * (done + block.steps - len(column))
+
+    def last_value(self, metric: str) -> float | None:
+        """Return the last value that was given of a metric; None where none was."""
+        given = (v for v in reversed(self.metrics.get(metric, [])) if v is not None)
+        return next(given, None)
 
     def run(self, count: int, least_seconds: float = 0.0) -> Block:
         """Time at least so many steps and so much time, as one block.
@@ -281,6 +290,7 @@ class Life:
         wall, progress = clock.CLOCK.wall, self.progress
         advance = functools.partial(self._context.run, next, self._generator)
         block, bare_yields = Block(), 0
+        most_bare = _MOST_BARE_YIELDS if self._steps_done else _MOST_AT_FIRST
         if not self._drained:
             clock.synchronize()
         self._drained = False
@@ -290,21 +300,19 @@ class Life:
             while count is None or block.steps < count:
                 value = advance()
                 now = wall()
-                if value is None and bare_yields < _MOST_BARE_YIELDS:
+                if value is None and bare_yields < most_bare:
                     block.excluded_seconds += now - previous
                     bare_yields += 1
                 else:
                     if value.__class__ is int and value > 0:
                         block.items += value
                     else:
-                        step = self._steps_done + block.steps + 2
-                        items, row = self.variant.parse(value, step)
-                        block.items += items
-                        if row:
-                            block.metrics.append((block.steps, row))
+                        self._parse(value, block)
                     block.steps += 1
-                    bare_yields = 0
+                    bare_yields, most_bare = 0, _MOST_BARE_YIELDS
                 previous = now
+                if count is None:  # until the end, which may be far
+                    progress.hear()
                 if progress.stopping:
                     raise Stopped
         except StopIteration:
@@ -316,6 +324,14 @@ class Life:
             raise self.variant.explain(error, where, progress) from error
         clock.synchronize()
         return self._finish(block, start, clock.CLOCK.end())
+
+    def _parse(self, value: object, block: Block) -> None:
+        """Add what a step has yielded, if it is more than a number, to its block."""
+        step = self._steps_done + block.steps + 2
+        items, row = self.variant.parse(value, step)
+        block.items += items
+        if row:
+            block.metrics.append((block.steps, row))
 
     def _finish(self, block: Block, start: clock.Ticks, end: clock.Ticks) -> Block:
         """Note how long a block took, and read its metrics."""

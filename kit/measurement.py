@@ -17,7 +17,7 @@ from kit.experiment import ExperimentError, is_quick, named, resolve
 from kit.life import COLD, Life
 from kit.progress import Progress, Stopped, take_turn
 from kit.ratio import MEMORY, QUANTITIES, SPEED
-from kit.trial import JOURNAL, Trial, make_trial, rate
+from kit.trial import Trial, make_trial, rate, write_down
 from kit.variant import Variant
 
 #: So many turns of starts, and lives of one that is measured.
@@ -33,7 +33,7 @@ def measure(
     /,
     *,
     seconds: float | None = 2.0,
-    repeats: int = 1,
+    repeats: int | None = None,
     on: Place | None = None,
     **knobs: object,
 ) -> Trial:
@@ -41,7 +41,8 @@ def measure(
 
     `seconds` is timed in all, in five lives (fewer where starts are dear), since
     the same code started again is not equally fast; each life warms up first.
-    `seconds=None` runs the generator to its end, `repeats` times, with seeds 0, 1, 2 …
+    `seconds=None` runs the generator to its end, `repeats` times (once, unless said),
+    with seeds 0, 1, 2 …
     `on=ranks` runs it on all of these processes at once, in equal steps; their items
     are summed. Returns a Trial. Raises ExperimentError where the experiment cannot be
     measured.
@@ -58,7 +59,7 @@ def measure(
         resolved = resolve(experiment)
         variant = make_variant(resolved, resolved.bind(knobs), on)
     with Progress(f"measuring {variant.call}") as progress:
-        return measure_watched(variant, progress, seconds, repeats)
+        return measure_watched(variant, progress, seconds, repeats or 1)
 
 
 def measure_watched(
@@ -76,7 +77,7 @@ def measure_watched(
         if seconds:
             _lead_lives(variant, progress, seconds)
     trial = make_trial(variant, whole_runs=seconds is None)
-    JOURNAL.append(trial)
+    write_down(trial)
     return trial
 
 
@@ -151,7 +152,7 @@ def compare(
     *,
     of: str = SPEED,
     seconds: float | None = 4.0,
-    repeats: int = REPEATS,
+    repeats: int | None = None,
     within: float | None = None,
     on: Place | list[Place] | None = None,
     patient: bool = False,
@@ -162,9 +163,10 @@ def compare(
 
     Lists and ranges are choices, everything else is a value. `experiment` may also be
     a dict of experiments by name. `seconds` is the total; `seconds=None` runs each
-    generator to its end, `repeats` times. `of` names what is compared: a quantity or a
-    metric, which needs `within`, the difference that counts as the same. `on` is where
-    they run, `ranks` for one, or a choice: `on=[ranks[:1], ranks]`.
+    generator to its end, `repeats` times (six, unless said). `of` names what is
+    compared: "items_per_second", "run_seconds", "setup_seconds", "peak_memory_bytes",
+    or a metric, which needs `within`, the difference that counts as the same. `on` is
+    where they run, `ranks` for one, or a choice: `on=[ranks[:1], ranks]`.
     `patient=True` goes on to three times the budget where the interval is wide. `title`
     stands above reports and pictures in place of the finding.
     Raises ExperimentError where something cannot be compared.
@@ -214,7 +216,7 @@ def compare_watched(
     labels = [variant.label for variant in variants]
     made = Comparison(trials, labels, request.of, request.within, request.title)
     if request.is_kept:
-        JOURNAL.extend([*trials, made])
+        write_down(*trials, made)
     return made
 
 
@@ -312,7 +314,9 @@ def _compare_starts(
     libraries.
     """
     whole = request.seconds is None
-    count = 2 if is_quick() else request.repeats if whole else _STARTS
+    count = (request.repeats or REPEATS) if whole else _STARTS
+    if is_quick():
+        count = 2
     for variant in variants:
         with variant.lead(COLD, progress) as life:
             life.open(watch=True)

@@ -108,7 +108,8 @@ def read_values(trial: Trial, of: str) -> dict[int, float]:
         known = [life for life in trial.lives if life.memory_bytes is not None]
         return {life.turn: float(life.memory_bytes or 0) for life in known}
     if of not in QUANTITIES:
-        return {x.turn: x.metrics[of][-1] for x in trial.lives if x.metrics.get(of)}
+        given = {life.turn: life.last_value(of) for life in trial.lives}
+        return {turn: value for turn, value in given.items() if value is not None}
     timed = [life for life in trial.lives if life.blocks]
     if of == SPEED:
         return {life.turn: rate(life) for life in timed}
@@ -179,8 +180,8 @@ def _compare_rates(trials: tuple[Trial, Trial], confidence: float) -> Ratio:
     change, reach = _find_change(*trials, estimate, typical)
     if change and _judge(reach, SPEED)[0] == "cannot tell":
         change += (
-            ": its speed changes on the way, or starts leave something behind; compare "
-            "whole runs (seconds=None), or measure much longer"
+            ": its speed changes on the way, or starts leave something behind; measure "
+            "much longer, or compare runs that end (a loop over range(n), seconds=None)"
         )
         return _conclude(trials, SPEED, estimate, doubt=change)
     notes = [note, f"{change}: a long run may differ"] if change else [note]
@@ -269,12 +270,15 @@ def _read_turns(
         if b.turn == COLD or not b.blocks or b.turn not in partners:
             continue
         a = partners[b.turn]
+        if not (rate(a) and rate(b)):  # ranks may have steps without items
+            continue
         total = math.log(rate(b) / rate(a))
         near = [
             math.log(second.items / second.seconds * first.seconds / first.items)
             for first, second in zip(a.blocks, b.blocks, strict=False)
+            if first.items and second.items
         ]
-        found[b.turn] = near if b.beside else [total], total
+        found[b.turn] = near if b.beside and near else [total], total
     return found
 
 
@@ -348,6 +352,8 @@ def _read_lives(trial: Trial) -> list[tuple[float, float]]:
     first = [b for x in trial.lives if x.turn == COLD for b in x.blocks]
     later = [b for x in trial.lives if x.turn != COLD for b in x.blocks]
     if not first or not later:
+        return []
+    if any(not block.items for block in first + later):
         return []
     whole = rate(Life(0, blocks=first)), rate(Life(0, blocks=later))
     parts = first[-max(1, len(first) // 3) :], later

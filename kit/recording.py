@@ -53,12 +53,20 @@ class Recording(NamedTuple):
 # Writing
 
 
-def save(trials: Iterable[Trial], path: str | os.PathLike[str]) -> None:
-    """Write trials to a JSON file, whole or not at all.
+def save(
+    measured: Trial | Comparison | Iterable[Trial], path: str | os.PathLike[str]
+) -> None:
+    """Write trials, or a comparison, to a JSON file, whole or not at all.
 
-    Raises RecordingError where the file cannot be written.
+    `load` gives back what was saved. Raises RecordingError where the file cannot be
+    written.
     """
-    write(Recording(list(trials), [], []), path)
+    if isinstance(measured, Comparison):
+        recording = Recording(measured.trials, [measured], [])
+    else:
+        trials = [measured] if isinstance(measured, Trial) else list(measured)
+        recording = Recording(trials, [], [])
+    write(recording, path)
 
 
 def write(recording: Recording, path: str | os.PathLike[str]) -> None:
@@ -75,15 +83,14 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
     comparisons = []
     for made in recording.comparisons:
         row = {name: getattr(made, name) for name in ("of", "within", "labels")}
+        if made.title is not None:
+            row["title"] = made.title
         row["trials"] = [numbers[id(trial)] for trial in made.trials]
         comparisons.append(row)
     content = {"format": FORMAT, "machines": machines, "trials": rows}
     content = _plain(content | {"comparisons": comparisons, "claims": recording.claims})
     content["checksum"] = compute_checksum(content)
-    # One life a line, so that a change can be seen in a diff. Within a text, quotation
-    # marks are escaped: what is replaced is none.
-    text = json.dumps(content, allow_nan=False)
-    text = text.replace('}, {"', '},\n{"').replace(': [{"', ': [\n{"') + "\n"
+    text = _write_lines(content)
     try:
         (home := Path(path).parent).mkdir(parents=True, exist_ok=True)
         # In one stroke: nobody ever sees half of it.
@@ -100,9 +107,40 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
         ) from error
 
 
+def _write_lines(content: dict[str, Any]) -> str:
+    """Return JSON with one row, and of a trial one life, on a line: for diffs."""
+    parts = []
+    for name, value in content.items():
+        if isinstance(value, list):
+            value = "[\n" + ",\n".join(map(_write_row, value)) + "]"
+        else:
+            value = json.dumps(value, allow_nan=False)
+        parts.append(f"{json.dumps(name)}: {value}")
+    return "{" + ", ".join(parts) + "}\n"
+
+
+def _write_row(row: dict[str, Any]) -> str:
+    fields = []
+    for name, value in row.items():
+        if name == "lives":
+            lives = [json.dumps(life, allow_nan=False) for life in value]
+            text = "[\n" + ",\n".join(lives) + "]"
+        else:
+            text = json.dumps(value, allow_nan=False)
+        fields.append(f"{json.dumps(name)}: {text}")
+    return "{" + ", ".join(fields) + "}"
+
+
 def _write_life(life: Life) -> dict[str, Any]:
-    rows = [[getattr(block, name) for name in _BLOCK] for block in life.blocks]
-    return {**{name: getattr(life, name) for name in _LIFE}, "blocks": rows}
+    row = {name: getattr(life, name) for name in _LIFE}
+    row["metrics"] = {k: list(map(_tag_nan, v)) for k, v in life.metrics.items()}
+    blocks = [[getattr(block, name) for name in _BLOCK] for block in life.blocks]
+    return {**row, "blocks": blocks}
+
+
+def _tag_nan(value: float | None) -> Any:
+    """Return a metric's value as JSON tells it from one that was not given."""
+    return {"float": "nan"} if value is not None and math.isnan(value) else value
 
 
 def _plain(value: Any) -> Any:
@@ -131,13 +169,17 @@ def compute_checksum(content: Mapping[str, Any]) -> str:
 # Reading
 
 
-def load(path: str | os.PathLike[str]) -> list[Trial]:
-    """Read the trials of a JSON file, of `save` or `tutorials/scripts/record.py`.
+def load(path: str | os.PathLike[str]) -> list[Trial] | Comparison:
+    """Read what `save` has written: a list of trials, or a comparison.
 
-    Raises RecordingError naming the file where its format is another, or its checksum
-    says that anything in it is not as it was written.
+    Of a file that `tutorials/scripts/record.py` wrote, all trials. Raises
+    RecordingError naming the file where its format is another, or its checksum says
+    that anything in it is not as it was written.
     """
-    return read(path).trials
+    recording = read(path)
+    if [each.trials for each in recording.comparisons] == [recording.trials]:
+        return recording.comparisons[0]
+    return recording.trials
 
 
 def read(path: str | os.PathLike[str]) -> Recording:
@@ -177,7 +219,7 @@ def _read_trial(row: Mapping[str, Any], machines: list[Machine]) -> Trial:
 
 def _read_life(row: Mapping[str, Any]) -> Life:
     blocks = [Block(**dict(zip(_BLOCK, b, strict=True))) for b in row["blocks"]]
-    metrics = {name: [*map(_number, each)] for name, each in row["metrics"].items()}
+    metrics = {name: [*map(_value, each)] for name, each in row["metrics"].items()}
     setup = _number(row["setup_seconds"])
     return Life(**{**row, "blocks": blocks, "metrics": metrics, "setup_seconds": setup})
 
@@ -221,7 +263,9 @@ def recorded(
     where = Path(folder) if folder is not None else _nearest_folder()
     definitions = notebook_definitions(where.parent / f"{chapter}.ipynb")
     found = []
-    for trial in itertools.chain.from_iterable(map(load, _newest(where, chapter))):
+    for trial in itertools.chain.from_iterable(
+        read(path).trials for path in _newest(where, chapter)
+    ):
         if trial.experiment == experiment and machine in (None, trial.machine.name):
             if definitions is not None and not is_current(trial.source, definitions):
                 trial = dataclasses.replace(trial, notes=[*trial.notes, _EARLIER])
@@ -242,7 +286,8 @@ def find_recorded(variants: Sequence[Variant]) -> list[tuple[int, Trial]]:
         with contextlib.suppress(RecordingError, OSError):
             # Most files name none of them, and to read one takes a tenth of a second.
             if any(name in path.read_bytes() for name in names):
-                trials += [trial for trial in load(path) if trial.machine.name != here]
+                own = read(path).trials
+                trials += [trial for trial in own if trial.machine.name != here]
     found: dict[tuple[str, int], Trial] = {}
     trials.sort(key=lambda trial: trial.started)
     for trial, (n, variant) in itertools.product(trials, enumerate(variants)):

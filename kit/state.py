@@ -5,16 +5,19 @@ A model of the reader's exists once: what one start changes would be there in th
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import mmap
 import operator
 import random
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kit import clock, settings, system
+from kit.hints import walk_causes
 
 #: Threads that belong to all: the kit's own, and those that compile for PyTorch.
 _COMMON_THREADS = ("kit ", "InductorSubproc")
@@ -118,9 +121,31 @@ def let_go(error: BaseException | None) -> None:
     Left to the garbage collector, shutting workers down takes seconds; those that are
     forked later would inherit them.
     """
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+    for each in walk_causes(error):
+        traceback.clear_frames(each.__traceback__)
+
+
+def renew_dynamo() -> bool:
+    """Reset `torch.compile` where its cache is half full; return whether it was.
+
+    Compiled code that guards on an object of the run, such as an optimizer, is compiled
+    anew in each run. At `recompile_limit` Dynamo gives up and runs it uncompiled, for
+    the rest of the process.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return False
+    import torch
+
+    with contextlib.suppress(AttributeError, ImportError):  # private names
+        from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+        from torch._dynamo import config, convert_frame
+
+        codes = [found() for found in list(convert_frame.input_codes.seen)]
+        counts = [len(_debug_get_cache_entry_list(code)) for code in codes if code]
+        if max(counts, default=0) >= config.recompile_limit / 2:
+            torch.compiler.reset()
+            return True
+    return False
 
 
 # Models, optimizers and the like
@@ -139,7 +164,11 @@ class Shared:
 
         self._kept: list[_Kept] = []
         self._loaders: list[Any] = []
+        objects = list(objects)
+        inside = {id(part) for _, value in objects for part in _list_inner(value)}
         for name, value in objects:
+            if id(value) in inside:  # it is kept with the module that it is of
+                continue
             both = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
             is_trained = isinstance(value, Tensor) and value.requires_grad
             if isinstance(value, DataLoader):
@@ -164,9 +193,16 @@ class _Kept:
 
     def __init__(self, name: str, owner: Any) -> None:
         self.name, self._owner = name, owner
-        self._layout, state = _look(owner)
-        self._found = copy.deepcopy(state)
-        self.has_state = not hasattr(owner, "state_dict") or bool(state[0])
+        try:
+            self._layout, state = _look(owner)
+            self._found = _copy(state)
+        except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
+            first_line = f"{error}".partition("\n")[0]
+            raise ValueError(
+                f"closes over {name}, and its state cannot be copied: {first_line}\n"
+                f"Build {name} inside the experiment, before its first `yield`."
+            ) from error
+        self.has_state = not hasattr(owner, "state_dict") or bool(state.values)
 
     def put_back(self) -> bool:
         """Put it back; return whether it had been changed."""
@@ -176,24 +212,33 @@ class _Kept:
         if layout != self._layout:
             raise ValueError(
                 f"changed the layout of {self.name}, which it found and did not make: "
-                "keys, dtype, memory format, hooks, submodules or parameter groups.\n"
-                f"Build {self.name} inside the experiment, before its first `yield`."
+                "keys, dtype, device, memory format, hooks, submodules or parameter "
+                f"groups.\nBuild {self.name} inside the experiment, before its first "
+                "`yield`."
             )
         if _equal(state, self._found):
             return False
-        values, modes, flags = copy.deepcopy(self._found)
+        found = _copy(self._found)
         if hasattr(owner, "load_state_dict"):
-            owner.load_state_dict(values)
+            owner.load_state_dict(found.values)
         else:
             with torch.no_grad():
-                owner.copy_(values)
+                owner.copy_(found.values)
         modules, tensors = _list_parts(owner)
-        for module, mode in zip(modules, modes, strict=True):
+        for module, mode in zip(modules, found.modes, strict=True):
             module.training = mode
-        for tensor, (is_trained, grad) in zip(tensors, flags, strict=True):
-            tensor.grad = grad
+        for tensor, (is_trained, grad) in zip(tensors, found.flags, strict=True):
+            tensor.grad = None if grad is None else grad.to(tensor.device)
             tensor.requires_grad_(is_trained)
         return True
+
+
+class _State(NamedTuple):
+    """What can be put back: values, training modes, each tensor's own flags."""
+
+    values: Any
+    modes: list[bool]
+    flags: list[Any]
 
 
 def _list_parts(owner: Any) -> tuple[list[Any], list[Any]]:
@@ -205,15 +250,21 @@ def _list_parts(owner: Any) -> tuple[list[Any], list[Any]]:
     return [], [owner] if isinstance(owner, torch.Tensor) else []
 
 
-def _look(owner: Any) -> tuple[list[object], tuple[Any, list[bool], list[Any]]]:
-    """Return what must not change, and what can be put back in place.
+def _list_inner(owner: Any) -> list[Any]:
+    """Return the modules and tensors inside of a module."""
+    modules, tensors = _list_parts(owner)
+    return [part for part in (*modules, *tensors) if part is not owner]
 
-    The latter are values, training modes, and each tensor's own flags.
-    """
+
+def _look(owner: Any) -> tuple[list[object], _State]:
+    """Return what must not change, and what can be put back."""
+    import torch
+
     modules, tensors = _list_parts(owner)
     layout: list[object] = []
     for t in tensors:
-        layout += [id(t), t.dtype, t.device, t.shape, t.stride()]
+        layout += [id(t), t.dtype, t.device, t.shape, t.layout]
+        layout += [t.stride()] if t.layout == torch.strided else []
     for m in modules:
         hooks = m._forward_hooks, m._forward_pre_hooks, m._backward_hooks
         layout += [id(m), [*m._buffers], *map(list, hooks)]
@@ -221,15 +272,37 @@ def _look(owner: Any) -> tuple[list[object], tuple[Any, list[bool], list[Any]]]:
         layout += map(id, group["params"])
     values = owner.state_dict() if hasattr(owner, "state_dict") else owner.detach()
     flags = [(t.requires_grad, t.grad if t.is_leaf else None) for t in tensors]
-    return layout, (values, [m.training for m in modules], flags)
+    return layout, _State(values, [m.training for m in modules], flags)
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy of a state, tensors without their graphs, and in main memory.
+
+    A second copy of a model and its optimizer may not fit on its device.
+    """
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        alone = value.detach()
+        return alone.clone() if alone.is_meta else alone.to("cpu", copy=True)
+    if isinstance(value, _State):
+        return _State(*map(_copy, value))
+    if isinstance(value, Mapping):
+        copied = copy.copy(value)  # of its own type, with what it carries beside
+        for key, each in value.items():
+            copied[key] = _copy(each)
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(map(_copy, value))
+    return copy.deepcopy(value)
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Return whether two states are the same, tensors by their values."""
+    """Return whether a state is the same as a copy of it, tensors by their values."""
     import torch
 
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.dtype == b.dtype and bool(torch.equal(a, b))
+        return _hold_the_same(a.detach(), b)
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
@@ -238,3 +311,25 @@ def _equal(a: Any, b: Any) -> bool:
         return bool(a == b)
     except (TypeError, ValueError, RuntimeError):  # arrays, and what cannot be told
         return False
+
+
+def _hold_the_same(a: Any, b: Any) -> bool:
+    """Return whether two tensors hold the same values; not-a-number is itself, too."""
+    import torch
+
+    if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
+        return False
+    if a.is_meta:
+        return True
+    if a.layout == torch.sparse_coo:
+        one, other = a.coalesce(), b.coalesce()
+        return _hold_the_same(one.indices(), other.indices()) and _hold_the_same(
+            one.values(), other.values()
+        )
+    if a.layout != torch.strided:
+        return _hold_the_same(a.to_sparse(), b.to_sparse())
+    here = a.to(b.device)
+    if torch.equal(here, b):
+        return True
+    is_float = a.is_floating_point() or a.is_complex()
+    return is_float and torch.allclose(here, b, rtol=0, atol=0, equal_nan=True)

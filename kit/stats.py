@@ -138,7 +138,7 @@ def has_rare_slow_steps(items: Sequence[float], seconds: Sequence[float]) -> boo
     """
     import numpy as np
 
-    if len(seconds) < 5:
+    if len(seconds) < 5 or not all(items):
         return False
     typical = float(np.median(np.asarray(seconds) / np.asarray(items, dtype=float)))
     return math.fsum(seconds) / math.fsum(items) > SAME * typical

@@ -14,7 +14,7 @@ from kit import data, figures
 from kit.comparison import Comparison
 from kit.experiment import is_quick
 from kit.ratio import Ratio
-from kit.trial import JOURNAL
+from kit.trial import write_down
 
 HOLDS, FAILS, OPEN = "✓", "✗", "?"
 _EXPECTATIONS = ("faster", "slower", "more", "less", "same")
@@ -109,7 +109,7 @@ def claim(
         raise TypeError(f"claim(): {shown} is no ratio: pass comparison.ratios[label].")
     judged = not is_quick()
     made = Claim(sentence, ratio, expect, at_least, otherwise, open, judged)
-    JOURNAL.append(made)
+    write_down(made)
     return made
 
 

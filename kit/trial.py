@@ -10,9 +10,9 @@ from kit.life import COLD, Block, Life
 from kit.machine import Machine, this_machine
 from kit.variant import Variant
 
-#: Everything that was measured in this process, in order: trials, comparisons and
-#: claims. Whoever records a chapter writes it down.
-JOURNAL: list[object] = []
+#: Lists of what was measured and claimed, of whoever asked for one. Without them a
+#: model among the knobs is let go with the last trial that the reader keeps.
+_JOURNALS: list[list[object]] = []
 #: Quantiles of step time, in percent, and how many single steps they need.
 _QUANTILES, _LEAST_STEPS = (50, 95, 99), 20
 _RARE = "Rare slow steps: the mean is over 2 % above the typical block. They count."
@@ -79,13 +79,14 @@ class Trial:
         found = {name: list[float]() for life in self.lives for name in life.metrics}
         for life in self.lives:
             for name, column in found.items():
-                column += life.metrics.get(name, [math.nan] * _steps(life.blocks))
+                given = life.metrics.get(name, [None] * _steps(life.blocks))
+                column += [math.nan if value is None else value for value in given]
         return found
 
     def last_values(self, metric: str) -> list[float]:
-        """Return a metric's last value in each life (each run, for whole runs)."""
-        columns = (life.metrics.get(metric) for life in self.lives)
-        return [column[-1] for column in columns if column]
+        """Return the last value given of a metric in each life (or whole run)."""
+        given = (life.last_value(metric) for life in self.lives)
+        return [value for value in given if value is not None]
 
     @property
     def items_per_second(self) -> float:
@@ -176,8 +177,10 @@ class Trial:
         if self.peak_memory_bytes is not None:
             size = figures.format_bytes(self.peak_memory_bytes)
             rows.append(("peak memory", size, "increase during its first start"))
-        metrics = self.metrics.items()
-        return rows + [(n, f"{v[-1]:.4g}", "last value") for n, v in metrics if v]
+        for name in self.metrics:
+            if given := self.last_values(name):
+                rows.append((name, f"{given[-1]:.4g}", "last value"))
+        return rows
 
     def _span(self) -> str:
         """Say what the interval of items per second is, and over what."""
@@ -233,6 +236,18 @@ def make_trial(variant: Variant, *, whole_runs: bool) -> Trial:
         notes=notes,
         conditions=dict(variant.conditions),
     )
+
+
+def keep_journal() -> list[object]:
+    """Return a list that gets all trials, comparisons and claims from now on."""
+    _JOURNALS.append(journal := [])
+    return journal
+
+
+def write_down(*entries: object) -> None:
+    """Add to the journals that are kept."""
+    for journal in _JOURNALS:
+        journal.extend(entries)
 
 
 def _steps(blocks: list[Block]) -> int:

@@ -22,6 +22,8 @@ from kit.hints import find_hint, name_dead_worker, split_error
 from kit.life import BLOCK_SECONDS, Life
 from kit.progress import Progress, Stopped
 
+_RENEWED = "torch.compile was reset between runs: each of them compiles something anew."
+
 
 @dataclass(eq=False)
 class Variant:
@@ -69,7 +71,10 @@ class Variant:
     @functools.cached_property
     def shared(self) -> state.Shared:
         """What it closes over and has state."""
-        return state.Shared(referred_objects(self.experiment.own, self.knobs))
+        try:
+            return state.Shared(referred_objects(self.experiment.own, self.knobs))
+        except ValueError as error:
+            raise ExperimentError(f"{self.call} {error}") from None
 
     @property
     def block_cost(self) -> float:
@@ -80,6 +85,8 @@ class Variant:
         self, turn: int, progress: Progress, seed: int = 0, beside: Life | None = None
     ) -> Life:
         """Make a life, which is not yet started; `beside` is one that goes on."""
+        if beside is None and state.renew_dynamo() and _RENEWED not in self.notes:
+            self.notes.append(_RENEWED)
         who = {"variant": self, "progress": progress, "partner": beside}
         return self.kind_of_life(turn, seed=seed, **who)
 
@@ -104,11 +111,23 @@ class Variant:
             return Stopped()
         kind, worker, said = split_error(named := name_dead_worker(error))
         where = f"{at}, {worker}" if worker else at
-        try_it = "python {}" if self.experiment.is_script else "next({})"
-        return ExperimentError(
-            f"{self.call} raised {kind} in {where}: {said}\n"
-            f"{find_hint(named) or 'The traceback shows the line.'}\n"
-            f"Try it without the kit: {try_it.format(self.call)}."
+        lines = [f"{self.call} raised {kind} in {where}: {said}"]
+        lines.append(find_hint(named) or "The traceback shows the line.")
+        if try_it := self._say_how_to_try(at):
+            lines.append(f"Try it without the kit: {try_it}.")
+        return ExperimentError("\n".join(lines))
+
+    def _say_how_to_try(self, at: str) -> str:
+        """Return what runs to the same place without the kit, if that can be said."""
+        if self.experiment.is_script:
+            return f"python {self.call}"
+        own = getattr(self.experiment.own, "__name__", "")
+        if not own.isidentifier():  # a lambda, or an object
+            return ""
+        call = describe(own, self.knobs)
+        steps = at.removeprefix("step ")
+        return (
+            f"list(zip(range({steps}), {call}))" if steps.isdigit() else f"next({call})"
         )
 
     def close(self) -> None:

@@ -71,7 +71,9 @@ REFUSED += [(max, {}, ["max"]), (torch.nn.Linear(1, 1).to, {}, ["to"])]
 REFUSED += [(slow, {"momentum": 64}, ["slow", "momentum=64", "lr"])]
 REFUSED += [(written("*, size"), {}, ["train", "size"])]
 REFUSED += [(FIXED, {"lr": 0.7}, ["train", "lr=0.7", "0.5", "partial"])]
-REFUSED += [(POSITIONAL, {}, ["train", "size", "partial(train, size="])]
+REFUSED += [(POSITIONAL, {}, ["train", "size", "needs a value"])]
+REFUSED += [(train, {"lrr": 1}, ["train", "lrr=1", "Did you mean lr=?"])]
+REFUSED += [(train, {"second": 1}, ["train", "second=1", "Did you mean seconds=?"])]
 REFUSED += [(functools.partial(POSITIONAL, 1, 2), {}, ["train", "partial"])]
 REFUSED += [(written("*sizes"), {}, ["train", "*sizes"])]
 REFUSED += [*((written(f"*, {x}=2"), {}, [repr(x), f"(train, {x}="]) for x in RESERVED)]
@@ -212,6 +214,10 @@ def is_count(x):
     return type(x) is int and x > 0
 
 
+def is_nothing(x):
+    return x is None  # a number of whole runs where none are asked for
+
+
 #: What must be named, where junk gets in, and what is none there.
 ARGUMENTS = [
     *((door, call, lambda x: False) for door, call in DOORS.items()),
@@ -219,8 +225,8 @@ ARGUMENTS = [
     ("compare(): seconds=", lambda x: ask(seconds=x), is_time),
     ("explore(): seconds=", lambda x: kit.explore(train, seconds=x), is_time),
     ("diagnose(): seconds=", lambda x: kit.diagnose(train, seconds=x), is_time),
-    ("measure(): repeats=", lambda x: kit.measure(train, repeats=x), is_count),
-    ("compare(): repeats=", lambda x: ask(repeats=x), is_count),
+    ("measure(): repeats=", lambda x: kit.measure(train, repeats=x), is_nothing),
+    ("compare(): repeats=", lambda x: ask(repeats=x), is_nothing),
     ("timeline(): steps=", lambda x: kit.timeline(train, steps=x), is_count),
     ("within=", lambda x: ask(of="loss", seconds=None, within=x), is_time),
     ("on=", lambda x: kit.measure(train, on=x), lambda x: x is None),

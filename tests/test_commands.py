@@ -14,6 +14,7 @@ import nbformat
 import pytest
 import record as recorder
 from fingerprints import fingerprint
+from helpers import JOURNAL
 from pages import format_table
 from torch.autograd import profiler
 from torch.optim.optimizer import _global_optimizer_post_hooks
@@ -27,7 +28,6 @@ from kit.ratio import Ratio
 from kit.recording import Recording
 from kit.script import Script, load_function
 from kit.teaching import Claim
-from kit.trial import JOURNAL
 
 CPU, GPU, CHAPTER = "imaginary-2-cores", "imaginary-gpu", "00_made_up"
 SENTENCE = "Two are faster than one."
@@ -301,12 +301,12 @@ UNQUIET = [(0.95, 1.0), (1.0, 1.05), (0.3, 4.0), (1.04, 1.05), (math.nan, math.n
 BETTER = [run_trial([1.0, 1.0], {"accuracy": [0, x, 0, x]}) for x in (0.8, 1.0)]
 OTHERS = Comparison(BETTER, ["a", "b"], "accuracy", 0.01)
 MEASURE = f"""import kit
-from kit.trial import JOURNAL
+from kit.trial import write_down
 from test_commands import OTHERS, made_up
 from trials import make_trial
 comparison = made_up(2.0, {CPU!r})
-JOURNAL.extend([make_trial(outcome="stopped"), *comparison.trials, comparison])
-JOURNAL.extend([*OTHERS.trials, OTHERS])"""
+write_down(make_trial(outcome="stopped"), *comparison.trials, comparison)
+write_down(*OTHERS.trials, OTHERS)"""
 #: What a cell may show; only the first is kept.
 SHOWN = [{"data": {"text/plain": "shown"}}, {"data": {"text/html": "<script>"}}]
 SHOWN += [{"data": {"application/vnd.jupyter.widget-view+json": {}}}]

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
-from helpers import OTHER_THREADS, forked, reader_state, wait_until
+from helpers import JOURNAL, OTHER_THREADS, forked, reader_state, wait_until
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -26,7 +26,6 @@ from kit import system
 from kit.progress import Progress, take_turn
 from kit.ratio import QUANTITIES
 from kit.settings import capture as settings_now
-from kit.trial import JOURNAL
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -161,7 +160,7 @@ def test_each_challenger_has_turns_of_its_own_most_where_the_interval_is_wide(cl
 def test_too_small_a_budget_is_said(clock, progresses, setup, turns):
     train, begun = noted(clock, setup=setup), clock.now
     made = kit.compare(train, variant=["a", "b"], seconds=4.0)
-    for words in ("honest pairs need about", "% done", "0.5 × so far", "s left"):
+    for words in ("five pairs of runs need about", "% done", "0.5 × so far", "s left"):
         assert words in progresses[-1].text()
     assert len(turns_of(made.baseline)) == turns
     assert clock.now - begun <= max(3 * 4.0, 3 * turns * setup) + 2 * setup
@@ -362,6 +361,26 @@ def test_what_comes_late_leaves_no_turn_in_the_ratio_that_it_was_beside(clock, w
     assert (made.ratio.value, made.ratio.verdict) == (pytest.approx(0.5), "slower")
 
 
+def test_a_challenger_whose_turns_were_left_out_is_measured_again(clock):
+    """The baseline starts a thread beside the other one, which takes longer to tell."""
+    lives, over = collections.Counter(), threading.Event()
+
+    def train(*, variant=1):
+        lives[variant] += 1
+        pace = 0.005 * variant * (1 + 0.1 * (variant == 2) * (lives[2] % 3))
+        for number in itertools.count():
+            if variant == 1 and lives[1] == 24 and number == 6:
+                threading.Thread(target=over.wait, daemon=True).start()
+            yield 1
+            clock.work(pace)
+
+    made = kit.compare(train, variant=[1, 2, 3], seconds=12.0)
+    over.set()
+    assert lives[1] > lives[3], "it was not the first pairs that both took"
+    for ratio in made.ratios.values():
+        assert ratio.verdict == "slower", ratio.reason
+
+
 @pytest.mark.parametrize(("computed", "rests"), [(0.002, True), (0.004, False)])
 def test_a_pool_that_computes_in_a_pause_is_found(clock, monkeypatch, computed, rests):
     # How much of a core a pool gets is the machine's doing, and no part of this.
@@ -388,7 +407,7 @@ def test_the_luck_of_one_place_in_memory_is_not_in_every_run(quick):
 @pytest.mark.parametrize(
     ("of", "options", "value", "verdict"),
     [
-        ("setup_seconds", {"seconds": 2.0, "repeats": 3}, 3, "more"),
+        ("setup_seconds", {"seconds": 2.0}, 3, "more"),
         ("setup_seconds", {"seconds": 0.2}, 3, "more"),
         ("peak_memory_bytes", {}, 3, "more"),
         ("run_seconds", {"seconds": None}, 3, "more"),
@@ -507,7 +526,8 @@ def test_a_stopped_comparison_says_so_at_once(clock, progresses, of, when):
             clock.work(0.01)
 
     seconds = None if of in ("run_seconds", "loss") else 2.0
-    made = kit.compare(train, variant=[1, 2, 3], of=of, seconds=seconds, within=0.1)
+    within = 0.1 if of == "loss" else None
+    made = kit.compare(train, variant=[1, 2, 3], of=of, seconds=seconds, within=within)
     assert len(starts) == when and "stopping" in told[0]
     assert {trial.outcome for trial in made.trials} == {"stopped"}
     assert {ratio.verdict for ratio in made.ratios.values()} == {"cannot tell"}

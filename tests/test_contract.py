@@ -52,8 +52,8 @@ MOST_FRAMES = 6
 
 #: The fixed public names: where each is built, and its keywords.
 NAMES = {
-    "measure": "measurement seconds=2.0 repeats=1 on=None",
-    "compare": "measurement of='items_per_second' seconds=4.0 repeats=6 within=None "
+    "measure": "measurement seconds=2.0 repeats=None on=None",
+    "compare": "measurement of='items_per_second' seconds=4.0 repeats=None within=None "
     "on=None patient=False title=None",
     "explore": "panel of='items_per_second' seconds=2.0 within=None on=None model=None",
     "diagnose": "diagnosis seconds=20.0 on=None",

@@ -1,6 +1,7 @@
 """Cost models: formulas beside what is simulated, and what PyTorch really keeps."""
 
 import copy
+import gc
 import itertools
 import math
 import re
@@ -187,6 +188,7 @@ def count_bytes(model, batch):
         return tensor
 
     noting = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    gc.collect()  # what earlier tests left is not freed meanwhile
     with profile(profile_memory=True) as watched, noting:
         loss = model(batch).sum()
     found = sum(event.self_cpu_memory_usage for event in watched.function_events)

@@ -97,7 +97,7 @@ def test_every_size_has_a_place_of_its_own_and_a_quick_run_has_few(cache, monkey
         grey = data.glyphs(train).images[:: letters.CHUNK, 0, 0, 0].tolist()
         assert grey == [n % 256 for n in chunks], "no letter is in both"
     monkeypatch.setenv("KIT_QUICK", "1")
-    assert count() == [10, photo.MOST_IN_SMOKE, 1000, 1000]
+    assert count() == [10, photo.MOST_IN_QUICK_MODE, 1000, 1000]
     monkeypatch.delenv("KIT_QUICK")
     assert count() == [10, 300, 60_000, 10_000]
     with pytest.raises(ValueError, match=r"photos\(n=9\)"):

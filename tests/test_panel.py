@@ -126,8 +126,9 @@ ASKED = [(nap, {"seconds": 0.5}, "slower"), (short, LOSS, "more")]
 def test_it_measures_and_compares_as_cells_do(experiment, asked, verdict, monkeypatch):
     monkeypatch.delenv("KIT_QUICK")
     panel, seconds = kit.explore(experiment, **asked, pause=[1, 4]), asked["seconds"]
+    runs = {} if seconds else {"repeats": 6}
     ours, made = panel.run(pause=4), panel.run_all()
-    cell = kit.measure(experiment, seconds=seconds, repeats=6, pause=4)
+    cell = kit.measure(experiment, seconds=seconds, **runs, pause=4)
     for name in ("knobs", "outcome", "block_items", "block_seconds", "metrics"):
         assert getattr(ours, name) == getattr(cell, name), name
     assert ours.outcome == "complete" and len(ours.lives) >= 5

@@ -12,12 +12,11 @@ import numpy
 import pytest
 import scipy.stats
 import torch
-from helpers import FakeClock, LazyTensor
+from helpers import JOURNAL, FakeClock, LazyTensor
 from hypothesis import given, strategies as st
 
 import kit
 from kit.experiment import ExperimentError
-from kit.trial import JOURNAL
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -125,7 +124,7 @@ def test_starts_are_as_many_as_the_seconds_would_pay(clock, cold, later, lives):
         starts.append(True)
         yield from steps(clock, 0.005)()
 
-    trial = kit.measure(train, seconds=2.0, repeats=3)  # repeats are for whole runs
+    trial = kit.measure(train, seconds=2.0)
     assert trial.setup_seconds == exactly([cold, *[later] * (lives - 1)])
     assert [life.turn for life in trial.lives] == list(range(lives))
     each = [total(life.blocks) for life in trial.lives]

@@ -4,6 +4,7 @@ import html
 import math
 
 import pytest
+from helpers import JOURNAL
 from hypothesis import given, strategies as st
 from trials import rate_trial
 
@@ -11,7 +12,6 @@ import kit
 from kit.comparison import Comparison
 from kit.ratio import Ratio
 from kit.teaching import Claim
-from kit.trial import JOURNAL
 
 VERDICTS = ["faster", "slower", "more", "less", "same"]
 CHECKS = """

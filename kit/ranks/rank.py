@@ -28,6 +28,7 @@ import cloudpickle
 from IPython import get_ipython
 
 from kit.experiment import Experiment, ExperimentError, inner_function
+from kit.hints import walk_causes
 from kit.life import Block
 from kit.machine import find_cores
 from kit.progress import Progress
@@ -206,11 +207,10 @@ def _is_victim(error: BaseException | None) -> bool:
     """Return whether an error, or one before it, came out of a collective."""
     import torch.distributed as dist
 
-    while error is not None:
-        told = isinstance(error, RuntimeError) and _VICTIM.search(str(error))
-        if told or isinstance(error, dist.DistError):
+    for each in walk_causes(error):
+        told = isinstance(each, RuntimeError) and _VICTIM.search(str(each))
+        if told or isinstance(each, dist.DistError):
             return True
-        error = error.__cause__ or error.__context__
     return False
 
 

@@ -1,4 +1,4 @@
-"""Write down what a process measured and claimed: the last cell of a recording."""
+"""Write down what a process measured and claimed: a recording's first, last cell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Any
 
 from kit.comparison import Comparison
 from kit.recording import Recording, write
-from kit.trial import JOURNAL, Trial
+from kit.trial import Trial, keep_journal
+
+#: From its import on.
+JOURNAL = keep_journal()
 
 
 def write_journal(path: str | os.PathLike[str]) -> None:

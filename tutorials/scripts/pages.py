@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -117,6 +118,12 @@ def read_markdown(path: Path) -> str:
 
 
 def find_anchors(path: Path) -> set[str]:
+    """Return a page's anchors as they are now."""
+    return _read_anchors(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _read_anchors(path: Path, _: int) -> set[str]:
     """Return a page's anchors: JupyterLab's for a notebook, GitHub's for a document.
 
     JupyterLab keeps a heading's letters and joins them with dashes; GitHub also makes

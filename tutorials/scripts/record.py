@@ -310,9 +310,10 @@ def run_notebook(
         if cell.cell_type == "code":  # a cell that is not run shows nothing
             cell.outputs, cell.execution_count = [], None
     beside = f"import sys\nsys.path.append({str(Path(__file__).resolve().parent)!r})\n"
+    beside += "import journal\n"
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "journal.json"
-        last = f"import journal\njournal.write_journal({str(journal)!r})"
+        last = f"journal.write_journal({str(journal)!r})"
         notebook.cells.insert(0, nbformat.v4.new_code_cell(beside + before))
         notebook.cells.append(nbformat.v4.new_code_cell(last))
         client = Client(

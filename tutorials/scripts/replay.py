@@ -19,7 +19,7 @@ from kit import measurement, panel, recording, tuning
 from kit.comparison import Comparison
 from kit.figures import format_value
 from kit.recording import Recording, RecordingError, read
-from kit.trial import JOURNAL, Trial
+from kit.trial import Trial, write_down
 
 #: Calls that return what was measured.
 _MEASURING = {"measure", "compare", "explore", "recorded", "claim"}
@@ -38,7 +38,7 @@ def return_recorded(path: str) -> None:
         found = {k: format_value(v) for k, v in trial.knobs.items()}
         if (trial.experiment, found) != (variant.experiment.name, wanted):
             raise RecordingError(f"{variant.call}: recorded was {trial.heading()}.")
-        JOURNAL.append(trial)
+        write_down(trial)
         return trial
 
     compare_now = measurement.compare_watched
@@ -53,7 +53,7 @@ def return_recorded(path: str) -> None:
         made = Comparison(
             found.trials, labels, found.of, found.within, title=request.title
         )
-        JOURNAL.extend([*made.trials, made])
+        write_down(*made.trials, made)
         return made
 
     for module in (measurement, panel, tuning):

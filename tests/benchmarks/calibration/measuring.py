@@ -17,7 +17,6 @@ from torch.utils.benchmark import Timer
 
 import kit
 from kit import clock
-from kit.trial import JOURNAL
 
 from .peers import PEERS
 from .schedule import KIT, Job
@@ -89,7 +88,6 @@ def record(job):
         found = {"error": f"{type(error).__name__}: {error}"}
     finally:
         clock.CLOCK = usual
-        JOURNAL.clear()
     spent = {"wall_seconds": time.perf_counter() - begun, "at": time.time()}
     return {**job.to_row(), **spent, **found}
 

@@ -1,11 +1,17 @@
 """What the kit does to its process, and a plain loop does not."""
 
+import itertools
 import os
 import platform
 import subprocess
 import sys
 
 import pytest
+import torch
+from torch import nn
+
+import kit
+from kit import state
 
 QUICK = os.environ | {"KIT_QUICK": "1"}
 #: Where malloc begins to map a block of its own, found without freeing one.
@@ -38,3 +44,37 @@ def test_what_a_loop_allocates_costs_what_it_costs_without_the_kit():
     command = [sys.executable, "-c", THRESHOLD]
     before, after = subprocess.check_output(command, text=True, env=QUICK).split()
     assert before == after
+
+
+def test_compiled_code_does_not_fall_back_to_eager_in_the_ninth_run(quick):
+    """An optimizer is another one in each run, so each run compiles anew."""
+    steps = []
+
+    def note(graph, inputs):
+        def run(*inputs):
+            steps[-1] += 1
+            return graph(*inputs)
+
+        return run
+
+    def train(*, n=1):
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], 0.1)
+
+        def step():
+            weight.grad = torch.ones(2)
+            optimizer.step()
+
+        compiled = torch.compile(step, backend=note)
+        steps.append(0)
+        for _ in itertools.count():
+            compiled()
+            yield 1
+
+    torch.compiler.reset()
+    for _ in range(4):
+        made = kit.compare(train, n=[1, 2])
+    assert len(steps) > 12 and all(steps)
+    assert any("torch.compile was reset" in note for note in made.baseline.notes)
+    torch.compiler.reset()
+    assert not state.renew_dynamo()
