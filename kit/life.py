@@ -7,8 +7,10 @@ import contextvars
 import functools
 import itertools
 import math
+import operator
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,9 +103,10 @@ class Life:
         self._steps_done = self._skipped = 0
         self._watch: system.MemoryWatch | None = None
         self._generator: Any = None
-        #: Its steps run in a context of their own: `numpy.errstate`, `decimal` and
-        #: whatever else keeps its settings in context variables stay its own.
-        self._context: Any = None
+        #: Runs a step. In this process it does so in a context of the life's own:
+        #: what `numpy.errstate`, `decimal` and others keep in context variables stays
+        #: there. On ranks each call has a cell of its own to print to, so it does not.
+        self._call: Callable[..., Any] = operator.call
         self._outside: state.Outside | None = None
 
     def __enter__(self) -> Life:
@@ -123,6 +126,7 @@ class Life:
         self.progress.doing = f"setting up {self.variant.call}"
         self.progress.hear()
         self.look_around()
+        self._call = contextvars.copy_context().run
         if watch:
             self._watch = system.MemoryWatch(in_a_hurry=is_quick())
             self._watch.__enter__()
@@ -248,7 +252,6 @@ class Life:
         """Note what is there before the first start, and take some memory."""
         self._shared = self.variant.shared  # copies are no memory of the experiment's
         self._outside = state.Outside(self.partner and self.partner._outside)
-        self._context = contextvars.copy_context()
 
     def start(self, seed: int) -> float | None:
         """Start the generator, and run it to its first yield; return run seconds.
@@ -267,7 +270,7 @@ class Life:
         try:
             with quiet:
                 self._generator = variant.experiment.start(variant.knobs)
-                value = self._context.run(next, self._generator)
+                value = self._call(next, self._generator)
         except StopIteration:
             return None
         except (KeyboardInterrupt, ExperimentError):
@@ -288,7 +291,7 @@ class Life:
         something may be queued there.
         """
         wall, progress = clock.CLOCK.wall, self.progress
-        advance = functools.partial(self._context.run, next, self._generator)
+        advance = functools.partial(self._call, next, self._generator)
         block, bare_yields = Block(), 0
         most_bare = _MOST_BARE_YIELDS if self._steps_done else _MOST_AT_FIRST
         if not self._drained:
@@ -411,7 +414,7 @@ class Life:
             stack.callback(self._put_back, because)
             try:
                 if self._generator is not None:
-                    self._context.run(self._generator.close)
+                    self._call(self._generator.close)
             except (KeyboardInterrupt, ExperimentError):
                 raise
             except BaseException as error:
@@ -420,7 +423,8 @@ class Life:
                     raise self.variant.explain(error, where, self.progress) from error
         # Trials keep lives; the memory that was taken and the experiment go.
         self.variant = self.progress = self.partner = None
-        self._outside = self._generator = self._context = None
+        self._outside = self._generator = None
+        self._call = operator.call
 
     def _wait_for_children(self, timer: threading.Timer) -> None:
         while timer.is_alive() and self.find_children():

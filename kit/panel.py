@@ -40,7 +40,7 @@ Model = Callable[..., float]
 _SECONDS_PER_CHALLENGER = 2.0
 #: Without a front end so many choices are compared by turns; of more, the first ones
 #: are measured one after the other.
-_MOST_COMPARED, _MOST_MEASURED = 6, 12
+_MOST_COMPARED, _MOST_MEASURED = 6, 6
 _MOST_LINES, _MOST_BARS, _MOST_ROWS = 6, 12, 10
 _WIDTH = 5.6  # inches: beside the controls, in a window of 900 pixels
 #: A step that has not ended so long after Stop may never end.

@@ -49,6 +49,7 @@ def tidy(monkeypatch, tmp_path, frozen):
     """A run of full length in a folder of its own, and no child left behind."""
     monkeypatch.chdir(tmp_path)  # a panel would read the recordings that lie here
     monkeypatch.delenv("KIT_QUICK", raising=False)
+    monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(system, "proportional_bytes", helpers.find_resident_bytes)
     threads = torch.get_num_threads()
@@ -66,6 +67,7 @@ def tidy(monkeypatch, tmp_path, frozen):
 def quick(tidy, monkeypatch):
     """The shortest run that touches everything."""
     monkeypatch.setenv("KIT_QUICK", "1")
+    monkeypatch.setenv("KIT_SMOKE", "1")  # until the last chapter reads kit.quick
 
 
 @pytest.fixture

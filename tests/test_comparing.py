@@ -399,7 +399,7 @@ def test_the_luck_of_one_place_in_memory_is_not_in_every_run(quick):
             yield 1
 
     made = kit.compare(train, which=["a", "b"])
-    assert len(small) > 2 and len(large) > 2
+    assert len(small) > 1 and len(large) > 2
     for trial in made.trials:
         assert trial.peak_memory_bytes < 1_000_000, "not counted as its memory"
 
