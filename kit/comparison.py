@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kit import figures
-from kit.plot import Point, plot_points, predict
+from kit.plot import Point, plot_points, predict_points
 from kit.ratio import QUANTITIES, SPEED, Ratio, compare_trials, quantity_of, unit_of
 from kit.stats import SAME
 from kit.trial import Trial
@@ -208,13 +208,13 @@ class Comparison:
     def plot(
         self,
         x: str | None = None,
-        model: Callable[..., float] | None = None,
+        predict: Callable[..., float] | None = None,
         title: str | None = None,
     ) -> Axes:
         """Draw the quantity of each trial with 95 % intervals; return the Axes.
 
         Bars, or lines over the knob `x` where its values are numbers: one for each
-        choice of the other knobs. `model` maps the knobs that it has names for to
+        choice of the other knobs. `predict` maps the knobs that it has names for to
         a predicted quantity, drawn as dashed lines. `title` is by
         default the comparison's own, else the finding.
         """
@@ -225,7 +225,10 @@ class Comparison:
                 f"its values are {positions}. Leave x out for bars."
             )
         told = [{"experiment": t.experiment, **t.knobs} for t in self.trials]
-        values, predicted = map(self.quantity, self.trials), predict(model, told)
+        values, predicted = (
+            map(self.quantity, self.trials),
+            predict_points(predict, told),
+        )
         points = list(map(Point, self.labels, told, values, predicted))
         title = title or self.headline()
         return plot_points(points, title, unit_of(self.of), x, baseline=0).axes[0]

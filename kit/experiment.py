@@ -21,7 +21,8 @@ from typing import Any
 from kit.figures import format_value
 
 #: Names that `measure`, `compare` and `explore` take for themselves.
-RESERVED = ("seconds", "repeats", "of", "within", "on", "patient", "model", "title")
+RESERVED = ("seconds", "repeats", "of", "within", "on", "patient", "title")
+RESERVED += ("predict", "unit")
 #: Longer containers are data, not what an experiment is made of.
 _LONGEST = 100
 

@@ -25,7 +25,7 @@ from kit.comparison import Comparison
 from kit.experiment import ExperimentError, is_quick, named
 from kit.figures import format_number, format_value
 from kit.measurement import compare_watched, measure_watched
-from kit.plot import Point, Quantity, plot_points, predict
+from kit.plot import Point, Quantity, plot_points, predict_points
 from kit.progress import Progress
 from kit.ratio import MEMORY, SPEED, quantity_of, unit_of
 from kit.recording import find_recorded
@@ -65,7 +65,7 @@ class Panel:
         places: Sequence[Place | None],
         given: Mapping[str, object],
         request: Request,
-        model: Model | None,
+        predict: Model | None,
     ) -> None:
         found = choices.resolve_all(experiment)
         self.lists = lists = choices.list_choices(found, places, given)
@@ -81,7 +81,9 @@ class Panel:
         name = choices.EXPERIMENT
         told = [{name: v.experiment.name, **v.knobs} for v in self.variants]
         labels, unknown = [v.label for v in self.variants], [_UNKNOWN] * len(told)
-        self._points = list(map(Point, labels, told, unknown, predict(model, told)))
+        self._points = list(
+            map(Point, labels, told, unknown, predict_points(predict, told))
+        )
         self._recorded = find_recorded(self.variants)
         self.title = " · ".join({chosen.title: 0 for chosen in found}).rstrip(".")
         self.progress: Progress | None = None
@@ -379,7 +381,7 @@ def explore(
     seconds: float | None = 2.0,
     within: float | None = None,
     on: Place | list[Place] | None = None,
-    model: Model | None = None,
+    predict: Model | None = None,
     **choices: object,
 ) -> Panel:
     """Turn an experiment's knobs, measure, and look.
@@ -387,7 +389,7 @@ def explore(
     Lists and ranges become controls, everything else is a fixed value. `experiment` may
     also be a dict of experiments by name. Run measures one choice for `seconds`, Run
     all compares all of them by turns; `seconds=None` runs each to its end. `of` names
-    what is shown; `model` maps the choices that it has names for to a predicted
+    what is shown; `predict` maps the choices that it has names for to a predicted
     quantity, drawn over them. `on` is where it runs, `ranks` for one, or a choice.
     Raises ExperimentError for what cannot be explored.
 
@@ -400,4 +402,4 @@ def explore(
     with named("explore()"):
         request = Request(of, seconds, within=within)
         request.check()
-        return Panel(experiment, check_places(on), choices, request, model)
+        return Panel(experiment, check_places(on), choices, request, predict)

@@ -98,29 +98,30 @@ def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
     return lines | predicted
 
 
-def predict(
-    model: Callable[..., float] | None, points: Sequence[Mapping[str, Any]]
+def predict_points(
+    predict: Callable[..., float] | None, points: Sequence[Mapping[str, Any]]
 ) -> list[float]:
     """Call a cost model for each point, with those knobs that it has names for.
 
-    Without a model the predictions are nan, and so is one that the model cannot look up
-    (a LookupError), if it can another. Raises ExperimentError where it fails.
+    Without one the predictions are nan, and so is one that it cannot look up (a
+    LookupError), if it can another. Raises ExperimentError where it fails.
     """
-    if model is None:
+    if predict is None:
         return [math.nan] * len(points)
     found: list[float] = []
     for point in points:
         try:
-            names = inspect.signature(model).parameters
-            found.append(float(model(**{k: v for k, v in point.items() if k in names})))
+            names = inspect.signature(predict).parameters
+            known = {k: v for k, v in point.items() if k in names}
+            found.append(float(predict(**known)))
         except Exception as error:
             found.append(math.nan)
             is_lost = len(found) == len(points) and all(map(math.isnan, found))
             if not isinstance(error, LookupError) or is_lost:
                 raise ExperimentError(
-                    f"{describe('model', point)} failed: {type(error).__name__}: "
+                    f"{describe('predict', point)} failed: {type(error).__name__}: "
                     f"{error}\nPass a function of choices, named as they are, such as "
-                    "model=lambda batch_size: 1000 / batch_size; it returns a number, "
-                    "or nan where it knows none."
+                    "predict=lambda batch_size: 1000 / batch_size; it returns a "
+                    "number, or nan where it knows none."
                 ) from error
     return found

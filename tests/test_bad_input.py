@@ -58,7 +58,8 @@ def written(signature):
 
 POSITIONAL = written("size, *")
 FIXED = functools.partial(train, lr=0.5)
-RESERVED = ["seconds", "repeats", "of", "within", "on", "patient", "model", "title"]
+RESERVED = ["seconds", "repeats", "of", "within", "on", "patient", "title"]
+RESERVED += ["predict", "unit"]
 #: An experiment, its knobs, and what must be named.
 REFUSED = [(no_yield, {}, ["no_yield", "yield n"])]
 REFUSED += [(functools.partial(no_yield, lr=0.2), {}, ["no_yield", "yield n"])]
@@ -106,7 +107,9 @@ ASKED += [(lambda: ask(of="setup_seconds", seconds=None), ["setup_seconds", "sec
 ASKED += [(lambda: ask(of=["loss"]), ["of=['loss']"])]
 ASKED += [(lambda: ask(batch_size=[]), ["batch_size", "empty"])]
 ASKED += [(lambda: kit.explore(train, of="loss", lr=[1, 2]), ["explore()", "loss"])]
-ASKED += [(lambda: kit.explore(train, lr=[1, 2], model=3), ["explore()", "model", "3"])]
+ASKED += [
+    (lambda: kit.explore(train, lr=[1, 2], predict=3), ["explore()", "predict", "3"])
+]
 ASKED += [(lambda: kit.diagnose(train, seconds=None), ["diagnose()", "seconds=None"])]
 ASKED += [(lambda: kit.compare(train, lr=(1, 2)), ["one variant", "train(", "=["])]
 ASKED += [(lambda: kit.compare({}, lr=[1, 2]), ["empty"])]

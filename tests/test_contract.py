@@ -55,7 +55,8 @@ NAMES = {
     "measure": "measurement seconds=2.0 repeats=None on=None",
     "compare": "measurement of='items_per_second' seconds=4.0 repeats=None within=None "
     "on=None patient=False title=None",
-    "explore": "panel of='items_per_second' seconds=2.0 within=None on=None model=None",
+    "explore": "panel of='items_per_second' seconds=2.0 within=None on=None "
+    "predict=None",
     "diagnose": "diagnosis seconds=20.0 on=None",
     "timeline": "diagnosis steps=3 on=None",
     "guess": "teaching unit='×'",
@@ -283,13 +284,13 @@ def test_the_script_of_the_front_page_works(folder, capsys):
 def test_the_diagnosis_of_the_front_page_works(folder):
     _, diagnosing = BLOCKS  # there are no others, which nobody would try
     found = runpy.run_path("first.py")
-    found["repaired"] = found["train"]
+    found["faster"] = found["train"]
     exec(compile(diagnosing, "README.md", "exec"), found)
     assert found["diagnosis"].call == "train(batch_size=64)"
 
 
 def test_the_shell_command_of_the_front_page_works(folder, capsys):
-    words = shlex.split(re.search(r"`python -m kit (diagnose [^`]+)`", README)[1])
+    words = shlex.split(re.search(r"-m kit (diagnose first[^`]+)`", README)[1])
     assert main(words) == 0
     assert "train(batch_size=64)" in capsys.readouterr().out
     page = Path(words[-1]).read_text("utf-8")

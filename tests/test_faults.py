@@ -32,6 +32,14 @@ def train(batch_size=8, lr=0.1):
         yield batch_size, {"lr": lr}
 
 
+def test_a_knob_may_be_called_model():
+    def look(*, model="small"):
+        while True:
+            yield len(model)
+
+    assert kit.compare(look, model=["small", "larger"]).labels[1] == "model='larger'"
+
+
 def test_a_first_functions_ordinary_parameters_are_knobs():
     made = kit.compare(train, batch_size=[8, 16], lr=0.5)
     assert [trial.knobs["batch_size"] for trial in made.trials] == [8, 16]

@@ -82,7 +82,9 @@ def test_what_cannot_be_explored_or_chosen_is_refused_by_its_name():
     refused(kit.explore(nap).run_all, "one variant only", "a list")
     refused(lambda: kit.explore(nap, on="cuda"), "explore()", "on='cuda'")
     for model in (lambda pause: 1 / (2 - pause), lambda pause: {}[pause]):
-        refused(partial(kit.explore, nap, model=model, **TWO), "explore()", "model(")
+        refused(
+            partial(kit.explore, nap, predict=model, **TWO), "explore()", "predict("
+        )
     assert panel.trials == [trial]
 
 
@@ -221,7 +223,7 @@ PICTURES = [
 
 @pytest.mark.parametrize(("pauses", "told"), PICTURES)
 def test_few_choices_are_bars_and_ordered_numbers_a_line(show, pauses, told):
-    shown = show(nap, pause=pauses, model=lambda pause: 900 / pause)
+    shown = show(nap, pause=pauses, predict=lambda pause: 900 / pause)
     assert "predicted" in shown.alt.lower() and "450" in shown.alt
     shown.panel.run(pause=1)
     assert told in shown.alt and ": 900" in shown.alt

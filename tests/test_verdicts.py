@@ -351,7 +351,7 @@ def test_a_card_says_what_was_asked_then_the_finding_and_folds_how_sure_it_is():
 def test_a_plot_over_a_knob_has_a_line_of_what_was_measured_and_one_of_the_model():
     trials = [rate_trial(1.0 + n, knobs={"n": n, "way": "a"}) for n in (1, 64)]
     made = Comparison(trials, TWO)
-    lines = made.plot(x="n", model=lambda n: 5 * n).lines
+    lines = made.plot(x="n", predict=lambda n: 5 * n).lines
     found = {line.get_label().partition(",")[0]: line.get_ydata() for line in lines}
     assert list(found.pop("predicted")) == [5, 320]
     speeds = pytest.approx([trial.items_per_second for trial in trials])
