@@ -395,7 +395,8 @@ RAISED = [("nowhere", None), *((x, ZeroDivisionError) for x in ("step 3", LATE))
 def test_the_reader_finds_everything_as_it_was_however_it_ends(where, error):
     late, model = where == LATE, mlp()
     optimizer = torch.optim.AdamW(model.parameters())
-    slow = functools.partial(time.sleep, 0.002)  # so input is suspected on any machine
+    # So input and update are suspected on any machine, however busy it is.
+    slow = functools.partial(time.sleep, 0.002)
     data = TensorDataset(torch.randn(64, 16))
     loader = DataLoader(data, collate_fn=lambda rows: slow() or rows[0])
     model(torch.randn(4, 16)).sum().backward()
@@ -407,6 +408,7 @@ def test_the_reader_finds_everything_as_it_was_however_it_ends(where, error):
         for step, (batch,) in enumerate(loader):
 
             def closure(step=step):  # where an update is left out, it finds no groups
+                slow()
                 is_left_out = step == 1 and not optimizer.param_groups
                 if error and (is_left_out if late else step == 2):
                     raise error("out of chalk")
