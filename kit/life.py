@@ -263,6 +263,7 @@ class Life:
         settings.restore(self._outside.settings)
         self._put_back()
         state.seed_everything(seed)
+        self._shared.seed(seed)
         clock.synchronize()
         variant, begun = self.variant, clock.CLOCK.begin()
         quiet = silencing() if variant.has_lived else contextlib.nullcontext()

@@ -155,7 +155,8 @@ class Shared:
     """What an experiment closes over and has state; it exists once.
 
     `put_back` makes it again what it was when this was made: values, gradients, what
-    is trained and in which mode. `names` are the reader's.
+    is trained and in which mode. Random generators are seeded with each start. `names`
+    are the reader's.
     """
 
     def __init__(self, objects: Iterable[tuple[str, object]]) -> None:
@@ -163,6 +164,7 @@ class Shared:
         from torch.utils.data import DataLoader
 
         self._kept: list[_Kept] = []
+        self._generators: list[_Generator] = []
         self._loaders: list[Any] = []
         objects = list(objects)
         inside = {id(part) for _, value in objects for part in _list_inner(value)}
@@ -173,9 +175,13 @@ class Shared:
             is_trained = isinstance(value, Tensor) and value.requires_grad
             if isinstance(value, DataLoader):
                 self._loaders += [value] if vars(value).get("_iterator") is None else []
+                name, value = f"{name}.generator", value.generator
+            if _Generator.can_keep(value):
+                self._generators.append(_Generator(name, value))
             elif is_trained or (both and not isinstance(value, type)):
                 self._kept.append(_Kept(name, value))
         self.names = [each.name for each in self._kept if each.has_state]
+        self.names += [each.name for each in self._generators]
 
     def put_back(self) -> bool:
         """Put everything back; return whether something had been changed.
@@ -184,8 +190,69 @@ class Shared:
         """
         for loader in self._loaders:  # its workers end with the start that made them
             vars(loader)["_iterator"] = None
-        changed = [each.put_back() for each in self._kept]
+        changed = [each.put_back() for each in (*self._kept, *self._generators)]
         return any(changed)
+
+    def seed(self, seed: int) -> None:
+        """Seed the reader's own random generators."""
+        for generator in self._generators:
+            generator.seed(seed)
+
+
+class _Generator:
+    """A random generator of the reader's: PyTorch's, NumPy's or Python's."""
+
+    def __init__(self, name: str, owner: Any) -> None:
+        self.name, self._owner = name, owner
+        self._found = self._expected = self._read()
+
+    @staticmethod
+    def can_keep(value: object) -> bool:
+        """Return whether this is a random generator, and not one that all share."""
+        import numpy
+        import torch
+
+        kinds = (torch.Generator, numpy.random.Generator, random.Random)
+        return isinstance(value, kinds) and value is not torch.default_generator
+
+    def put_back(self) -> bool:
+        """Set it as it was found; return whether numbers were drawn from it."""
+        has_drawn = not _equal(self._read(), self._expected)
+        self._set(self._found)
+        self._expected = self._found
+        return has_drawn
+
+    def seed(self, seed: int) -> None:
+        """Seed it as each start is seeded."""
+        import torch
+
+        if isinstance(self._owner, torch.Generator):
+            self._owner.manual_seed(seed)
+        elif isinstance(self._owner, random.Random):
+            self._owner.seed(seed)
+        else:
+            bits = self._owner.bit_generator
+            bits.state = type(bits)(seed).state
+        self._expected = self._read()
+
+    def _read(self) -> Any:
+        import torch
+
+        if isinstance(self._owner, torch.Generator):
+            return self._owner.get_state()
+        if isinstance(self._owner, random.Random):
+            return self._owner.getstate()
+        return copy.deepcopy(self._owner.bit_generator.state)
+
+    def _set(self, state: Any) -> None:
+        import torch
+
+        if isinstance(self._owner, torch.Generator):
+            self._owner.set_state(state)
+        elif isinstance(self._owner, random.Random):
+            self._owner.setstate(state)
+        else:
+            self._owner.bit_generator.state = state
 
 
 class _Kept:

@@ -1,9 +1,11 @@
 """Faults that readers of the code have found: what each would cost its user."""
 
+import copy
 import functools
 import gc
 import importlib
 import math
+import random
 import re
 import sys
 import weakref
@@ -13,6 +15,7 @@ import pytest
 import torch
 from helpers import refused
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 from trials import make_life, make_trial, rate_trial
 
 import kit
@@ -158,6 +161,47 @@ def test_models_of_all_kinds_can_be_closed_over_and_come_back():
     assert torch.equal(net.layer.weight, before["layer.weight"])
     assert torch.equal(net.edges.to_dense(), before["edges"].to_dense())
     assert "Shared and put back at each start: meta, net." in made.baseline.notes
+
+
+@pytest.mark.parametrize(
+    ("make", "draw"),
+    [
+        (torch.Generator, lambda g: torch.rand((), generator=g).item()),
+        (numpy.random.default_rng, lambda g: float(g.random())),
+        (random.Random, lambda g: g.random()),
+    ],
+)
+def test_every_start_draws_the_same_from_the_readers_own_generator(make, draw):
+    own, drawn = make(), []
+    before = own.clone_state() if make is torch.Generator else copy.deepcopy(own)
+
+    def train(*, n=1):
+        drawn.append([draw(own)])
+        while True:
+            drawn[-1].append(draw(own))
+            yield 1
+
+    made = kit.compare(train, n=[1, 2])
+    assert len({tuple(numbers[:2]) for numbers in drawn}) == 1 < len(drawn)
+    assert len(set(drawn[0])) == len(drawn[0])
+    assert draw(own) == draw(before), "the reader's goes on where it was"
+    assert not any(life.beside for life in made.baseline.lives)
+    assert "own" in made.baseline.notes[0]
+
+
+def test_a_loaders_own_generator_is_seeded_with_each_start():
+    data, order = TensorDataset(torch.arange(64.0)), []
+    loader = DataLoader(data, shuffle=True, generator=torch.Generator())
+
+    def train(*, n=1):
+        order.append([])
+        while True:
+            for (number,) in loader:
+                order[-1].append(number.item())
+                yield 1
+
+    kit.compare(train, n=[1, 2])
+    assert len({tuple(numbers[:2]) for numbers in order}) == 1 < len(order)
 
 
 def test_a_model_that_cannot_be_copied_is_named_with_advice():
