@@ -21,6 +21,10 @@ CELL_TIMEOUT = 110.0
 OUTPUT_TIMEOUT = 60.0
 #: What a notebook started has so long to end after the notebook.
 SECONDS_TO_END = 10.0
+#: How warnings begin that say something of this machine, and nothing of the notebook:
+#: more workers or ranks than cores, and Python 3.13.0.
+OF_MACHINES = ("This DataLoader will create", "2 ranks share", "4 ranks share")
+OF_MACHINES += ("Guards may run slower on Python 3.13.0",)
 #: Not compared: an object's rich form, whose text is compared, and times of warnings.
 NOT_COMPARED = ("text/html", "stderr")
 #: The variable by which a process is known as a notebook's.
@@ -35,10 +39,7 @@ def pytest_configure(config):
     os.environ["KIT_QUICK"] = "1"
     os.environ["KIT_SMOKE"] = "1"  # until the last chapter reads kit.quick
     os.environ["KIT_STATIC"] = "1"
-    # On one core PyTorch and the kit warn of more workers or ranks; what those cost is
-    # what chapters show.
-    few_cores = ("This DataLoader will create", "2 ranks share", "4 ranks share")
-    os.environ["PYTHONWARNINGS"] = ",".join(f"ignore:{words}" for words in few_cores)
+    os.environ["PYTHONWARNINGS"] = ",".join(f"ignore:{words}" for words in OF_MACHINES)
     # As `jupyter` does: kernels find TensorBoard and what else is beside Python.
     scripts = sysconfig.get_path("scripts")
     os.environ["PATH"] = os.pathsep.join([scripts, os.environ["PATH"]])
