@@ -9,7 +9,7 @@ import random
 from collections.abc import Generator, Iterator, Sequence
 
 from kit import choices as asked
-from kit import clock, system
+from kit import clock, stats, system
 from kit.budget import Budget, Side
 from kit.choices import REPEATS, Place, Request, make_variant
 from kit.comparison import Comparison
@@ -197,6 +197,7 @@ def compare_watched(
     five, which may take three times the budget; then for as long as its interval is not
     narrow. The verdict never decides when to stop.
     """
+    stats.load_libraries()
     with _noting_end(variants, progress), take_turn(progress), _noting_load(variants):
         if request.seconds is None or request.of != SPEED:
             _compare_starts(variants, progress, request)

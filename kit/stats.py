@@ -18,6 +18,11 @@ class Estimate(NamedTuple):
     high: float
 
 
+def load_libraries() -> None:
+    """Import what intervals need: between two runs, it would change what they find."""
+    import scipy.special  # noqa: F401
+
+
 def student_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     """Estimate the mean of independent values with Student's t.
 

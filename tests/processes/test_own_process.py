@@ -16,7 +16,7 @@ from kit import state
 QUICK = os.environ | {"KIT_QUICK": "1"}
 #: Where malloc begins to map a block of its own, found without freeing one.
 THRESHOLD = """
-import ctypes, torch, kit
+import ctypes, torch, matplotlib.figure, pandas, scipy.special, kit
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
