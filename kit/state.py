@@ -171,13 +171,14 @@ class Shared:
         for name, value in objects:
             if id(value) in inside:  # it is kept with the module that it is of
                 continue
-            both = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
-            is_trained = isinstance(value, Tensor) and value.requires_grad
             if isinstance(value, DataLoader):
                 self._loaders += [value] if vars(value).get("_iterator") is None else []
                 name, value = f"{name}.generator", value.generator
+            both = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+            is_trained = isinstance(value, Tensor) and value.requires_grad
             if _Generator.can_keep(value):
-                self._generators.append(_Generator(name, value))
+                if all(value is not each.owner for each in self._generators):
+                    self._generators.append(_Generator(name, value))
             elif is_trained or (both and not isinstance(value, type)):
                 self._kept.append(_Kept(name, value))
         self.names = [each.name for each in self._kept if each.has_state]
@@ -203,7 +204,7 @@ class _Generator:
     """A random generator of the reader's: PyTorch's, NumPy's or Python's."""
 
     def __init__(self, name: str, owner: Any) -> None:
-        self.name, self._owner = name, owner
+        self.name, self.owner = name, owner
         self._found = self._expected = self._read()
 
     @staticmethod
@@ -226,33 +227,33 @@ class _Generator:
         """Seed it as each start is seeded."""
         import torch
 
-        if isinstance(self._owner, torch.Generator):
-            self._owner.manual_seed(seed)
-        elif isinstance(self._owner, random.Random):
-            self._owner.seed(seed)
+        if isinstance(self.owner, torch.Generator):
+            self.owner.manual_seed(seed)
+        elif isinstance(self.owner, random.Random):
+            self.owner.seed(seed)
         else:
-            bits = self._owner.bit_generator
+            bits = self.owner.bit_generator
             bits.state = type(bits)(seed).state
         self._expected = self._read()
 
     def _read(self) -> Any:
         import torch
 
-        if isinstance(self._owner, torch.Generator):
-            return self._owner.get_state()
-        if isinstance(self._owner, random.Random):
-            return self._owner.getstate()
-        return copy.deepcopy(self._owner.bit_generator.state)
+        if isinstance(self.owner, torch.Generator):
+            return self.owner.get_state()
+        if isinstance(self.owner, random.Random):
+            return self.owner.getstate()
+        return copy.deepcopy(self.owner.bit_generator.state)
 
     def _set(self, state: Any) -> None:
         import torch
 
-        if isinstance(self._owner, torch.Generator):
-            self._owner.set_state(state)
-        elif isinstance(self._owner, random.Random):
-            self._owner.setstate(state)
+        if isinstance(self.owner, torch.Generator):
+            self.owner.set_state(state)
+        elif isinstance(self.owner, random.Random):
+            self.owner.setstate(state)
         else:
-            self._owner.bit_generator.state = state
+            self.owner.bit_generator.state = state
 
 
 class _Kept:

@@ -189,19 +189,33 @@ def test_every_start_draws_the_same_from_the_readers_own_generator(make, draw):
     assert "own" in made.baseline.notes[0]
 
 
+class Stateful(DataLoader):
+    """A loader that can be saved, as torchdata has one."""
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        raise AssertionError("it is no model")
+
+
 def test_a_loaders_own_generator_is_seeded_with_each_start():
     data, order = TensorDataset(torch.arange(64.0)), []
-    loader = DataLoader(data, shuffle=True, generator=torch.Generator())
+    own = torch.Generator()
+    loader = Stateful(data, shuffle=True, generator=own)
 
     def train(*, n=1):
         order.append([])
+        own.initial_seed()  # which it reaches by two ways
         while True:
             for (number,) in loader:
                 order[-1].append(number.item())
                 yield 1
 
-    kit.compare(train, n=[1, 2])
+    made = kit.compare(train, n=[1, 2])
     assert len({tuple(numbers[:2]) for numbers in order}) == 1 < len(order)
+    said = made.baseline.notes[0]
+    assert said.count("own") + said.count("loader.generator") == 1, "one of its names"
 
 
 def test_a_model_that_cannot_be_copied_is_named_with_advice():

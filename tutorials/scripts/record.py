@@ -53,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What fails is told, and the others are recorded all the same.
     """
     options = read_arguments(arguments)
+    # All that runs here has full length; only what cells see is told otherwise.
+    for name in QUICK:
+        os.environ.pop(name, None)
     try:
         check_options(options)
         if options.replay:
@@ -112,10 +115,11 @@ def warn(text: str) -> None:
 
 def check_options(options: argparse.Namespace) -> None:
     """Raise RecordingError where this would put half a result before readers."""
-    if options.replay and (options.quick or options.seconds or options.into):
+    tries = options.quick or options.seconds or options.into or options.dry_run
+    if options.replay and tries:
         raise RecordingError(
             "--replay draws a chapter's own outputs again, at full length.\n"
-            "Leave out --quick, --seconds and --into."
+            "Leave out --quick, --seconds, --into and --dry-run."
         )
     if options.quick and not (options.into or options.dry_run):
         raise RecordingError(
@@ -141,9 +145,6 @@ class Recorder:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        # All that runs here has full length; only what cells see is told otherwise.
-        for name in QUICK:
-            os.environ.pop(name, None)
         self.environment = make_environment(options.quick)
         self.deadline = time.monotonic() + (options.seconds or math.inf)
         self.is_quiet = False
@@ -165,7 +166,8 @@ class Recorder:
         self.is_quiet = False
         try:
             made, notebook, is_cut = run_notebook(path, self.environment, deadline)
-            add_fingerprints(made, path)
+            if keeps_trials(path):
+                add_fingerprints(made, path)
         except Exception as error:
             warn(f"{path}: {error}")
             return False
