@@ -15,10 +15,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kit import costs, data, tuning
+    from kit import costs, data, figures, tuning
     from kit.diagnosis import diagnose, timeline
+    from kit.errors import DataError, ExperimentError, RankError, RecordingError
     from kit.machine import this_machine
-    from kit.measurement import compare, measure
+    from kit.measuring.measurement import compare, measure
     from kit.panel import explore
     from kit.ranks import start_ranks
     from kit.recording import load, recorded, save
@@ -27,29 +28,39 @@ if TYPE_CHECKING:
     #: Whether KIT_QUICK=1 asks for quick mode, in which notebooks are tested.
     quick: bool
 
-__all__ = ["check", "claim", "compare", "costs", "data", "diagnose", "explore"]
-__all__ += ["guess", "load", "measure", "quick", "recorded", "save", "start_ranks"]
-__all__ += ["this_machine", "timeline", "tuning"]
+__all__ = ["DataError", "ExperimentError", "RankError", "RecordingError"]
+__all__ += ["check", "claim", "compare", "costs", "data", "diagnose", "explore"]
+__all__ += ["figures", "guess", "load", "measure", "quick", "recorded", "save"]
+__all__ += ["start_ranks", "this_machine", "timeline", "tuning"]
 
-#: What is offered here is built in these rooms; `costs`, `data`, `tuning` are rooms.
-_OFFERED = {
-    "measurement": ("compare", "measure"),
-    "diagnosis": ("diagnose", "timeline"),
-    "machine": ("this_machine",),
-    "panel": ("explore",),
-    "ranks": ("start_ranks",),
-    "recording": ("load", "recorded", "save"),
-    "teaching": ("check", "claim", "guess"),
+#: In which module each name is built; other public names are modules.
+_MODULES = {
+    "DataError": "errors",
+    "ExperimentError": "errors",
+    "RankError": "errors",
+    "RecordingError": "errors",
+    "check": "teaching",
+    "claim": "teaching",
+    "compare": "measuring.measurement",
+    "diagnose": "diagnosis",
+    "explore": "panel",
+    "guess": "teaching",
+    "load": "recording",
+    "measure": "measuring.measurement",
+    "recorded": "recording",
+    "save": "recording",
+    "start_ranks": "ranks",
+    "this_machine": "machine",
+    "timeline": "diagnosis",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a room when it is first asked for, so that `import kit` is fast."""
+    """Import a module when it is first asked for, so that `import kit` is fast."""
     if name == "quick":
-        return import_module("kit.experiment").is_quick()
-    for room, names in _OFFERED.items():
-        if name in names:
-            return getattr(import_module(f"kit.{room}"), name)
+        return import_module("kit.mode").is_quick()
+    if name in _MODULES:
+        return getattr(import_module(f"kit.{_MODULES[name]}"), name)
     if find_spec(f"kit.{name}"):
         return import_module(f"kit.{name}")
     raise AttributeError(f"module 'kit' has no attribute {name!r}")

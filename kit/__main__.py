@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kit.experiment import ExperimentError
+from kit.errors import ExperimentError
 from kit.machine import this_machine
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kit import settings
+from kit.measuring import settings
 
 _SOFT = 1  # omp_pause_soft of OpenMP 5.0: settings stay, threads go
 

@@ -18,18 +18,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kit import choices, figures, system
+from kit import figures, system
 from kit.cells import computing_as_cells
-from kit.choices import Place, Request, check_places, find
-from kit.comparison import Comparison
-from kit.experiment import ExperimentError, is_quick, named
+from kit.errors import ExperimentError, naming
 from kit.figures import format_number, format_value
-from kit.measurement import compare_watched, measure_watched
-from kit.plot import Point, Quantity, plot_points, predict_points
+from kit.measuring import request as choices
+from kit.measuring.comparison import Comparison
+from kit.measuring.measurement import compare_watched, measure_watched
+from kit.measuring.plot import Point, Quantity, plot_points, predict_points
+from kit.measuring.ratio import MEMORY, SPEED, quantity_of, unit_of
+from kit.measuring.request import Request, check_places, find
+from kit.measuring.variant import Place
+from kit.mode import is_quick, is_static
 from kit.progress import Progress
-from kit.ratio import MEMORY, SPEED, quantity_of, unit_of
 from kit.recording import find_recorded
-from kit.trial import Trial
+from kit.records import Trial
 
 if TYPE_CHECKING:
     from kit.widgets import View
@@ -38,7 +41,7 @@ Model = Callable[..., float]
 
 #: Run all compares: each choice beside the baseline, which is measured with each.
 _SECONDS_PER_CHALLENGER = 2.0
-#: Without a front end so many choices are compared by turns; of more, the first ones
+#: Without a front end so many choices are compared in rounds; of more, the first ones
 #: are measured one after the other.
 _MOST_COMPARED, _MOST_MEASURED = 6, 6
 _MOST_LINES, _MOST_BARS, _MOST_ROWS = 6, 12, 10
@@ -48,7 +51,7 @@ _LATE_SECONDS, _SECONDS_BETWEEN_LOOKS = 2.0, 0.2
 _UNKNOWN: Quantity = (math.nan,) * 3
 _ONE_AFTER_ANOTHER = (
     "<p>Measured one after another, so a small difference may be the machine's: "
-    "Run all compares by turns.</p>"
+    "Run all compares in rounds.</p>"
 )
 
 
@@ -114,7 +117,7 @@ class Panel:
         return self.trials[-1]
 
     def run_all(self) -> Comparison:
-        """Compare all choices by turns; the first is the baseline.
+        """Compare all choices in rounds; the first is the baseline.
 
         Raises ExperimentError where there is only one, and where a run fails.
         """
@@ -195,7 +198,7 @@ class Panel:
 
     @property
     def seconds_for_all(self) -> float | None:
-        """How long comparing all choices takes; unknown for whole runs."""
+        """How long comparing all choices takes; unknown for complete runs."""
         seconds, pairs = self._request.seconds, max(1, len(self._at) - 1)
         return seconds and max(seconds, 1.0) * _SECONDS_PER_CHALLENGER * pairs
 
@@ -204,7 +207,7 @@ class Panel:
         if trial.block_seconds:
             self._shown.pop(number, None)  # the newest comes last
             self._shown[number] = value
-        odd = trial.outcome if trial.outcome != "complete" else ""
+        odd = trial.outcome if trial.outcome != "finished" else ""
         self._note(number, value, ", ".join(filter(None, (remark, odd))))
 
     def _note(self, number: int | None, value: Quantity, remark: str) -> None:
@@ -274,7 +277,7 @@ class Panel:
         return f"Panel of {', '.join(names)}: {', '.join(self.lists) or 'no choices'}"
 
     def _ipython_display_(self) -> None:
-        if os.environ.get("KIT_STATIC") != "1":
+        if not is_static():
             from kit.widgets import View
 
             self.view = self.view or View(self)
@@ -388,7 +391,7 @@ def explore(
 
     Lists and ranges become controls, everything else is a fixed value. `experiment` may
     also be a dict of experiments by name. Run measures one choice for `seconds`, Run
-    all compares all of them by turns; `seconds=None` runs each to its end. `of` names
+    all compares all of them in rounds; `seconds=None` runs each to its end. `of` names
     what is shown; `predict` maps the choices that it has names for to a predicted
     quantity, drawn over them. `on` is where it runs, `ranks` for one, or a choice.
     Raises ExperimentError for what cannot be explored.
@@ -399,7 +402,7 @@ def explore(
     >>> explore(add, upto=[1000, 2000])
     Panel of add: upto
     """
-    with named("explore()"):
+    with naming("explore()"):
         request = Request(of, seconds, within=within)
         request.check()
         return Panel(experiment, check_places(on), choices, request, predict)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from kit import figures
+from kit.mode import is_static
 
 _SILENT_SECONDS, _SHORT_SECONDS = 2.0, 0.1
 _SECONDS_BETWEEN_UPDATES, _SECONDS_BETWEEN_LINES = 0.5, 10.0
@@ -45,7 +46,7 @@ class Progress:
         self.seconds_left: float | None = None
         self._started = self._begun = self._heard = time.monotonic()
         self._wait = _SHORT_SECONDS if at_once else _SILENT_SECONDS
-        if os.environ.get("KIT_STATIC") == "1":  # a stored notebook keeps no progress
+        if is_static():  # a stored notebook keeps no progress
             self._wait = threading.TIMEOUT_MAX
         self._over, self._is_shown = threading.Event(), False
         self._display_id = os.urandom(8).hex()

@@ -19,27 +19,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kit.comparison import Comparison
+from kit.errors import RecordingError
 from kit.figures import format_value
-from kit.life import Block, Life
 from kit.machine import Machine, this_machine
-from kit.trial import Trial
-from kit.variant import Variant
+from kit.measuring.comparison import Comparison
+from kit.measuring.variant import Variant
+from kit.records import Block, Run, Trial
 
 #: What is written, and the only one that is read.
-FORMAT = 4
-#: What is kept of a trial, beside its machine and its lives; of a life, beside its
+FORMAT = 5
+#: What is kept of a trial, beside its machine and its runs; of a run, beside its
 #: blocks; and of a block, which is a row of these.
-_TRIAL = {f.name for f in dataclasses.fields(Trial)} - {"machine", "lives"}
-_LIFE = ("turn", "setup_seconds", "memory_bytes", "settled", "beside", "metrics")
+_TRIAL = {f.name for f in dataclasses.fields(Trial)} - {"machine", "runs"}
+_RUN = ("round", "setup_seconds", "memory_bytes", "settled", "interleaved")
 _BLOCK = ("seconds", "wall_seconds", "items", "steps")
 _BLOCK += ("excluded_seconds", "rank_seconds")
 _AGAIN = "Name a file that kit.save() or tutorials/scripts/record.py wrote, as it was."
 _EARLIER = "Recorded with an earlier version of the experiment."
-
-
-class RecordingError(Exception):
-    """A recording cannot be read or written; names the file."""
 
 
 class Recording(NamedTuple):
@@ -77,14 +73,14 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
         if (machine := trial.machine.to_dict()) not in machines:
             machines.append(machine)
         row = {name: getattr(trial, name) for name in sorted(_TRIAL)}
-        lives = [_write_life(life) for life in trial.lives]
-        rows.append({**row, "lives": lives, "machine": machines.index(machine)})
+        runs = [_write_run(run) for run in trial.runs]
+        rows.append({**row, "runs": runs, "machine": machines.index(machine)})
     numbers = {id(trial): number for number, trial in enumerate(recording.trials)}
     comparisons = []
     for made in recording.comparisons:
         row = {name: getattr(made, name) for name in ("of", "within", "labels")}
-        if made.title is not None:
-            row["title"] = made.title
+        looks = {"title": made.title, "unit": made.unit}
+        row |= {name: value for name, value in looks.items() if value is not None}
         row["trials"] = [numbers[id(trial)] for trial in made.trials]
         comparisons.append(row)
     content = {"format": FORMAT, "machines": machines, "trials": rows}
@@ -108,7 +104,7 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
 
 
 def _write_lines(content: dict[str, Any]) -> str:
-    """Return JSON with one row, and of a trial one life, on a line: for diffs."""
+    """Return JSON with one row, and of a trial one run, on a line: for diffs."""
     parts = []
     for name, value in content.items():
         if isinstance(value, list):
@@ -122,20 +118,20 @@ def _write_lines(content: dict[str, Any]) -> str:
 def _write_row(row: dict[str, Any]) -> str:
     fields = []
     for name, value in row.items():
-        if name == "lives":
-            lives = [json.dumps(life, allow_nan=False) for life in value]
-            text = "[\n" + ",\n".join(lives) + "]"
+        if name == "runs":
+            runs = [json.dumps(run, allow_nan=False) for run in value]
+            text = "[\n" + ",\n".join(runs) + "]"
         else:
             text = json.dumps(value, allow_nan=False)
         fields.append(f"{json.dumps(name)}: {text}")
     return "{" + ", ".join(fields) + "}"
 
 
-def _write_life(life: Life) -> dict[str, Any]:
-    row = {name: getattr(life, name) for name in _LIFE}
-    row["metrics"] = {k: list(map(_tag_nan, v)) for k, v in life.metrics.items()}
-    blocks = [[getattr(block, name) for name in _BLOCK] for block in life.blocks]
-    return {**row, "blocks": blocks}
+def _write_run(run: Run) -> dict[str, Any]:
+    row = {name: getattr(run, name) for name in _RUN}
+    row["metrics"] = {k: list(map(_tag_nan, v)) for k, v in run.metrics.items()}
+    row["blocks"] = [[getattr(block, name) for name in _BLOCK] for block in run.blocks]
+    return row
 
 
 def _tag_nan(value: float | None) -> Any:
@@ -214,14 +210,14 @@ def _read_content(path: Path) -> dict[str, Any]:
 
 def _read_trial(row: Mapping[str, Any], machines: list[Machine]) -> Trial:
     own = {"machine": machines[row["machine"]], "knobs": _value(row["knobs"])}
-    return Trial(**{**row, **own, "lives": [*map(_read_life, row["lives"])]})
+    return Trial(**{**row, **own, "runs": [*map(_read_run, row["runs"])]})
 
 
-def _read_life(row: Mapping[str, Any]) -> Life:
+def _read_run(row: Mapping[str, Any]) -> Run:
     blocks = [Block(**dict(zip(_BLOCK, b, strict=True))) for b in row["blocks"]]
     metrics = {name: [*map(_value, each)] for name, each in row["metrics"].items()}
     setup = _number(row["setup_seconds"])
-    return Life(**{**row, "blocks": blocks, "metrics": metrics, "setup_seconds": setup})
+    return Run(**{**row, "blocks": blocks, "metrics": metrics, "setup_seconds": setup})
 
 
 def _number(plain: Any) -> float:

@@ -23,8 +23,8 @@ from unittest.mock import patch
 
 from greenlet import getcurrent, greenlet
 
-from kit.experiment import ExperimentError
-from kit.silence import silencing
+from kit.errors import ExperimentError
+from kit.measuring.silence import silencing
 
 #: A script that goes on so often after it was ended cannot be ended.
 _MOST_ENDINGS = 100

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kit import data, figures
-from kit.comparison import Comparison
-from kit.experiment import is_quick
-from kit.ratio import Ratio
-from kit.trial import write_down
+from kit.journal import write_down
+from kit.measuring.comparison import Comparison
+from kit.measuring.ratio import Ratio
+from kit.mode import is_quick
 
 HOLDS, FAILS, OPEN = "✓", "✗", "?"
 _EXPECTATIONS = ("faster", "slower", "more", "less", "same")
@@ -78,7 +78,7 @@ class Claim(_Told):
         bar = "" if self.at_least is None else f", at least {self.at_least:g}"
         found = f"Expected {self.expect}{bar}; here {self.ratio.verdict}, {self.ratio}."
         reason = self.ratio.reason
-        why = {FAILS: self.otherwise, OPEN: reason and f"Not clear: {reason}."}
+        why = {FAILS: self.otherwise, OPEN: reason and f"Not clear. {reason}"}
         return head, f"{found} {why.get(self.verdict, '')}"
 
 
@@ -97,7 +97,7 @@ def claim(
     more, or a difference). `otherwise` says what it means where the claim fails. With
     `open`, nobody minds that the claim stays "?" on every machine.
 
-    >>> from kit.comparison import Ratio
+    >>> from kit.measuring.ratio import Ratio
     >>> claim("It helps.", Ratio(2.0, 1.9, 2.1, "faster"), at_least=1.5).verdict
     '✓'
     """

@@ -18,25 +18,27 @@ from functools import partial
 from typing import Any
 
 from kit import clock, figures
-from kit.choices import Request, make_variant
-from kit.comparison import Comparison
 from kit.costs import fit_line, predict_loader
-from kit.experiment import Experiment, ExperimentError, is_quick, named, resolve
+from kit.errors import ExperimentError, naming
 from kit.figures import format_bytes, format_number, format_value
-from kit.life import COLD, Life
 from kit.machine import this_machine
-from kit.measurement import compare_watched
+from kit.measuring.comparison import Comparison
+from kit.measuring.experiment import Experiment, resolve
+from kit.measuring.measurement import compare_watched
+from kit.measuring.request import Request, make_variant
+from kit.measuring.run import Driver, drive
+from kit.measuring.variant import Variant, make_trial
+from kit.mode import is_quick
 from kit.progress import Progress, take_turn
-from kit.stats import SAME, Estimate, judge_ratio
+from kit.records import FIRST, Trial
+from kit.statistics import SAME, Estimate, judge_ratio, rate_interval
 from kit.system import available_bytes
-from kit.trial import Trial, make_trial
-from kit.variant import Variant
 
 __all__ = ["BatchSizeTuning", "LoaderTuning", "find_batch_size", "tune_loader"]
 
 # How many workers
 
-#: Loading and the step are timed for this share of the time beforehand; honest pairs
+#: Loading and the step are timed for this share of the time beforehand; five pairs
 #: take longer than they may.
 _SHARE_OF_A_PART, _SHARE_OF_PAIRS = 0.05, 0.5
 
@@ -171,24 +173,24 @@ def _make_loop(name: str, written: Any, make: Any, step: Any, count: int) -> Var
 
 
 def _time(variant: Variant, progress: Progress, seconds: float) -> tuple[float, ...]:
-    """Time one life; return items, seconds and processor seconds per step."""
-    with contextlib.closing(variant), variant.lead(0, progress) as life:
-        life.open()
-        life.settle(seconds)
+    """Time one run; return items, seconds and processor seconds per step."""
+    with contextlib.closing(variant), drive(variant, 0, progress) as driver:
+        driver.open()
+        driver.warm_up(seconds)
         busy = clock.processor_seconds()
-        _time_blocks(life, seconds)
+        _time_blocks(driver, seconds)
         busy = clock.processor_seconds() - busy
-    trial = make_trial(variant, whole_runs=False)
-    steps = sum(block.steps for block in trial.blocks)
-    return sum(trial.block_items) / steps, trial.step_seconds, busy / steps
+    run = driver.run
+    return run.items / run.steps, run.seconds / run.steps, busy / run.steps
 
 
-def _time_blocks(life: Life, seconds: float, least: int = 1) -> None:
+def _time_blocks(driver: Driver, seconds: float, least: int = 1) -> None:
     """Time blocks for so many seconds, and at least so many."""
     begun = clock.CLOCK.wall()
-    while not (is_quick() and life.blocks):
-        life.block()
-        if clock.CLOCK.wall() - begun >= seconds and len(life.blocks) >= least:
+    blocks = driver.run.blocks
+    while not (is_quick() and blocks):
+        driver.time_block()
+        if clock.CLOCK.wall() - begun >= seconds and len(blocks) >= least:
             break
 
 
@@ -299,8 +301,7 @@ class BatchSizeTuning:
         """Return a row per trial: size, items per second, interval, peak memory."""
         rows = []
         for size, trial in self.trials.items():
-            numbers = trial.items_per_second, *trial.interval
-            rate, low, high = map(format_number, numbers)
+            rate, low, high = map(format_number, _estimate_rate(trial))
             taken = format_bytes(_read_peak(trial))
             rows.append((f"{size:,}", rate, f"[{low}, {high}]", taken))
         for size, peak in self.too_large.items():
@@ -344,7 +345,7 @@ def find_batch_size(
     >>> found.batch_size <= found.largest <= 10_000
     True
     """
-    with named("find_batch_size()"):
+    with naming("find_batch_size()"):
         resolved = resolve(experiment)
         _check_amounts(memory=memory, most=most, seconds=seconds)
         budget, samples = memory or math.inf, most or math.inf
@@ -391,30 +392,30 @@ def _try(
     try:
         with contextlib.closing(variant):
             if not found.trials and not found.too_large:
-                with variant.lead(COLD, progress) as life:
-                    life.open()
-                    life.skip(2)
-                variant.lives.clear()  # it loaded libraries: that is no size's memory
-            with variant.lead(0, progress) as life:
-                life.open(watch=True)
+                with drive(variant, FIRST, progress) as driver:
+                    driver.open()
+                    driver.skip(2)
+                variant.runs.clear()  # it loaded libraries: that is no size's memory
+            with drive(variant, 0, progress) as driver:
+                driver.open(watch_memory=True)
                 variant.block_seconds, usual = 0.0, variant.block_seconds
                 # An optimizer makes its state at the end of the first step. The last
                 # batch of a data set may be short, its neighbour is not.
-                items = max(life.block().items, life.block().items)
-                life.read_memory()
-                _check_items(found, size, items)
-                variant.block_seconds, last = usual, life.blocks[-1].seconds
-                life.blocks.clear()
-                if (life.memory_bytes or 0) <= found.budget_bytes:
-                    if last < _LONG_STEP * seconds:
-                        life.settle(seconds)
-                    _time_blocks(life, seconds, _LEAST_BLOCKS)
+                first, second = driver.time_block(), driver.time_block()
+                driver.read_memory()
+                _check_items(found, size, max(first.items, second.items))
+                variant.block_seconds = usual
+                driver.run.blocks.clear()
+                if (driver.run.memory_bytes or 0) <= found.budget_bytes:
+                    if second.seconds < _LONG_STEP * seconds:
+                        driver.warm_up(seconds)
+                    _time_blocks(driver, seconds, _LEAST_BLOCKS)
     except ExperimentError as error:
         if not _OUT_OF_MEMORY.search(repr(error.__cause__)):
             raise
         found.too_large[size] = math.inf
     else:
-        trial = make_trial(variant, whole_runs=False)
+        trial = make_trial(variant, complete_runs=False)
         if trial.blocks:
             found.trials[size] = trial
         else:
@@ -424,7 +425,7 @@ def _try(
 def _check_items(found: BatchSizeTuning, size: int, items: float) -> None:
     """Raise ExperimentError where a step handled fewer samples than the size says."""
     for before, trial in found.trials.items():
-        least = trial.block_items[0] / trial.blocks[0].steps * size / before
+        least = trial.blocks[0].items / trial.blocks[0].steps * size / before
         if items < 0.98 * least:
             raise ExperimentError(
                 f"a step yielded {items:g} items with {found.knob}={size}, and "
@@ -438,6 +439,11 @@ def _read_peak(trial: Trial) -> float:
     return max(float(trial.peak_memory_bytes or 0), 1.0)
 
 
+def _estimate_rate(trial: Trial) -> Estimate:
+    """Return a trial's items per second with the interval of its one start."""
+    return rate_interval([block.items for block in trial.blocks], trial.block_seconds)
+
+
 def _is_as_fast(one: Trial, other: Trial) -> bool:
     value, low, high = _compare(one, other)
     return value >= _ENOUGH and judge_ratio(low, high) != "slower"
@@ -446,6 +452,6 @@ def _is_as_fast(one: Trial, other: Trial) -> bool:
 def _compare(one: Trial, other: Trial) -> Estimate:
     """Return the ratio of two trials' speeds; its interval has the errors of both."""
     value = one.items_per_second / other.items_per_second
-    spans = [math.log(high / low) / 2 for low, high in (one.interval, other.interval)]
-    half = math.hypot(*spans)
+    intervals = _estimate_rate(one), _estimate_rate(other)
+    half = math.hypot(*(math.log(each.high / each.low) / 2 for each in intervals))
     return Estimate(value, value * math.exp(-half), value * math.exp(half))

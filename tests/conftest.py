@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, settings
 from strict import *  # noqa: F403
 
 import kit.clock
-from kit import measurement, system
+from kit import system
+from kit.measuring import measurement
 from kit.progress import Progress
 
 #: How long an example takes depends on what else the machine does.

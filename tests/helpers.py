@@ -16,8 +16,8 @@ import torch
 import kit.clock
 from kit import system
 from kit.clock import Ticks
-from kit.experiment import ExperimentError
-from kit.trial import keep_journal
+from kit.errors import ExperimentError
+from kit.journal import keep_journal
 
 #: All that is measured and claimed in this test session.
 JOURNAL = keep_journal()

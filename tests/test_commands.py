@@ -22,9 +22,9 @@ from trials import make_machine, rate_trial, run_trial
 
 from kit import diagnosis, recording
 from kit.__main__ import main
-from kit.comparison import Comparison
-from kit.experiment import ExperimentError
-from kit.ratio import Ratio
+from kit.errors import ExperimentError
+from kit.measuring.comparison import Comparison
+from kit.measuring.ratio import Ratio
 from kit.recording import Recording
 from kit.script import Script, load_function
 from kit.teaching import Claim
@@ -301,7 +301,7 @@ UNQUIET = [(0.95, 1.0), (1.0, 1.05), (0.3, 4.0), (1.04, 1.05), (math.nan, math.n
 BETTER = [run_trial([1.0, 1.0], {"accuracy": [0, x, 0, x]}) for x in (0.8, 1.0)]
 OTHERS = Comparison(BETTER, ["a", "b"], "accuracy", 0.01)
 MEASURE = f"""import kit
-from kit.trial import write_down
+from kit.journal import write_down
 from test_commands import OTHERS, made_up
 from trials import make_trial
 comparison = made_up(2.0, {CPU!r})

@@ -23,10 +23,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import kit
 from kit import system
+from kit.measuring.ratio import QUANTITIES
+from kit.measuring.settings import capture as settings_now
+from kit.measuring.state import Surroundings
 from kit.progress import Progress, take_turn
-from kit.ratio import QUANTITIES
-from kit.settings import capture as settings_now
-from kit.state import Outside
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -67,11 +67,11 @@ def names(clock, kind):
 
 def turns_of(trial):
     """The turns of a trial's lives, but the first one, which is cold and alone."""
-    return [life.turn for life in trial.lives][1:]
+    return [life.round for life in trial.runs][1:]
 
 
 def beside(made):
-    return any(life.beside for trial in made.trials for life in trial.lives)
+    return any(life.beside for trial in made.trials for life in trial.runs)
 
 
 def a_thread(variant, name=None):
@@ -106,7 +106,7 @@ def test_starts_and_blocks_come_in_both_orders_so_that_drift_hits_both(clock):
     for turn, twin in zip(turns[::2], turns[1::2], strict=True):
         assert twin == turn.translate(str.maketrans("ab", "ba"))
     for trial in made.trials:
-        assert [life.turn for life in trial.lives] == [-1, *range(2 * len(twins))]
+        assert [life.round for life in trial.runs] == [-1, *range(2 * len(twins))]
 
 
 def test_neither_a_cold_first_life_nor_a_first_step_after_a_switch_is_timed(clock):
@@ -176,7 +176,7 @@ def test_a_life_is_as_long_as_its_start_is_worth(clock, seconds, setup, company,
     train = noted(clock, setup=setup, company=company)
     made = kit.compare(train, variant=["a", "b"], seconds=seconds)
     for trial in made.trials:
-        first, *later = (sum(b.wall_seconds for b in x.blocks) for x in trial.lives)
+        first, *later = (sum(b.wall_seconds for b in x.blocks) for x in trial.runs)
         assert min(later) >= least - 1e-6
         assert first >= max(*later, 0.15 * seconds / 2) - 1e-6
 
@@ -391,7 +391,7 @@ def test_a_pool_that_computes_in_a_pause_is_found(clock, monkeypatch, computed, 
 
 def test_the_luck_of_one_place_in_memory_is_not_in_every_run(quick):
     """By private names: which addresses the system hands out is not the kit's doing."""
-    finds = [Outside() for _ in range(3)]
+    finds = [Surroundings() for _ in range(3)]
     small = [[len(block) for block in each._blocks] for each in finds]
     assert len({*map(tuple, small)}) == 3 and max(map(max, small)) <= 60_000
     assert len({len(each._pages) for each in finds}) > 1
@@ -501,7 +501,7 @@ def test_a_quota_makes_blocks_long_enough_to_see_it(clock, monkeypatch, early, l
     monkeypatch.setattr(system, "describe_load", describe)
     made = kit.compare(noted(clock, lambda _: 0.005), variant=["a", "c"], seconds=4.0)
     for trial in made.trials:
-        later = [b.seconds for life in trial.lives[1:] for b in life.blocks]
+        later = [b.seconds for life in trial.runs[1:] for b in life.blocks]
         assert least <= min(later) <= max(later) < 2 * least
         assert trial.conditions == calm | {"throttled": late}
     assert made.ratio.verdict == ("cannot tell" if late else "same")
@@ -574,14 +574,14 @@ def test_who_waits_says_for_whom_and_may_stop(quick, progresses, stop, knobs):
         assert progresses[-1].waiting and not begun
         progresses[-1].stop() if stop else let_go.set()
         made = call.result(20)
-    expected = "stopped" if stop else "complete"
+    expected = "stopped" if stop else "finished"
     assert {trial.outcome for trial in getattr(made, "trials", [made])} == {expected}
     assert bool(begun) is not stop and ("stop" in repr(made).lower()) is stop
 
 
 def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(quick):
     def outer(*, pause=1):
-        assert kit.measure(nap, pause=pause).outcome == "complete"
+        assert kit.measure(nap, pause=pause).outcome == "finished"
         yield from nap()
 
     with somebody_measures():

@@ -115,7 +115,7 @@ def test_a_room_can_be_read_without_those_above_it():
 def test_an_arrow_upward_is_seen():
     ill = ["from kit import measure", "from kit.recording import save"]
     ill += ["def f():\n    import kit.teaching", "import slow_loops"]
-    for source in ["from kit import stats", "from kit.stats import median", *ill]:
+    for source in ["from kit import stats", "from kit.statistics import median", *ill]:
         assert bool([*find_wrong_arrows(source, "clock")]) == (source in ill), source
 
 

@@ -28,16 +28,16 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import kit
 import kit.clock
-from kit import stats
+from kit import statistics
 from kit.diagnosis import tracing
 from kit.diagnosis.causes import CAUSES, decide, estimate
 from kit.diagnosis.counterfactuals import BACKWARD, LOADER, STEP, WAIT, change
 from kit.diagnosis.diagnosing import find_suspects, judge_shares
 from kit.diagnosis.profiling import Profile, part, weigh
 from kit.diagnosis.tracing import Event, Trace, read_trace
-from kit.experiment import resolve
 from kit.figures import PHASES
-from kit.ratio import Ratio
+from kit.measuring.experiment import resolve
+from kit.measuring.ratio import Ratio
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -599,7 +599,7 @@ def profile(across=None, **facts):
 
 
 def measured(value, low, high):
-    return Ratio(value, low, high, stats.judge_ratio(low, high))
+    return Ratio(value, low, high, statistics.judge_ratio(low, high))
 
 
 SURE, WIDE = measured(2.0, 1.9, 2.1), measured(1.6, 0.8, 3.2)

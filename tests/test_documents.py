@@ -12,7 +12,8 @@ from liars import LIARS
 from pages import find_anchors, find_broken_links
 from project import ROOT, own_files
 
-from kit import budget, life, ratio, stats
+from kit import statistics
+from kit.measuring import plan as budget, ratio, run as life
 
 PAGES = [path for path in own_files() if path.suffix in (".ipynb", ".md")]
 
@@ -88,8 +89,8 @@ def test_the_page_names_the_limits_that_the_code_has():
     """By private names: nothing else would notice that the page is out of date."""
     page = MEASURING.read_text("utf-8")
     for said in (
-        f"[1/{stats.SAME:g}, {stats.SAME:g}]",
-        f"differ by over {stats.SAME - 1:.0%}",
+        f"[1/{statistics.SAME:g}, {statistics.SAME:g}]",
+        f"differ by over {statistics.SAME - 1:.0%}",
         f"take over {ratio._BUSY:g} core",
         f"wait over {ratio._WAITING:.0%} of the time",
         f"stopped the process over {ratio._THROTTLED:.0%} of the time",

@@ -16,15 +16,16 @@ import torch
 from helpers import refused
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from trials import make_life, make_trial, rate_trial
+from trials import make_run, make_trial, rate_trial
 
 import kit
-from kit import budget, recording
-from kit.comparison import Comparison
-from kit.experiment import ExperimentError
-from kit.life import Block
+from kit import recording
+from kit.errors import ExperimentError
+from kit.measuring import plan as budget
+from kit.measuring.comparison import Comparison
+from kit.measuring.ratio import compare_trials
 from kit.progress import Progress
-from kit.ratio import compare_trials
+from kit.records import Block
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -79,7 +80,7 @@ def test_numpys_numbers_are_numbers():
         yield 1
 
     assert kit.measure(train, seconds=numpy.float32(0.1)).items_per_second > 0
-    assert len(kit.measure(run, seconds=None, repeats=numpy.int64(3)).lives) == 3
+    assert len(kit.measure(run, seconds=None, repeats=numpy.int64(3)).runs) == 3
 
 
 def test_a_saved_finding_keeps_its_finding(tmp_path):
@@ -108,7 +109,7 @@ def test_a_metric_has_the_last_value_that_was_given(tmp_path):
     """Also where it was last given some steps ago, and where it is not a number."""
     given, diverged = [0.5, None, 0.3, None], [0.5, math.nan]
     for column, wanted in ((given, 0.3), (diverged, math.nan)):
-        life = make_life(seconds=[1.0], metrics={"loss": column})
+        life = make_run(seconds=[1.0], metrics={"loss": column})
         recording.save([make_trial([life])], tmp_path / "a.json")
         (read,) = kit.load(tmp_path / "a.json")
         assert read.last_values("loss") == pytest.approx([wanted], nan_ok=True)
@@ -154,10 +155,10 @@ def test_models_of_all_kinds_can_be_closed_over_and_come_back():
             yield 1
 
     assert any(
-        life.beside for life in kit.compare(train, changes=[0, 0]).trials[0].lives
+        life.beside for life in kit.compare(train, changes=[0, 0]).trials[0].runs
     )
     made = kit.compare(train, changes=[True, False])
-    assert not any(life.beside for trial in made.trials for life in trial.lives)
+    assert not any(life.beside for trial in made.trials for life in trial.runs)
     assert torch.equal(net.layer.weight, before["layer.weight"])
     assert torch.equal(net.edges.to_dense(), before["edges"].to_dense())
     assert "Shared and put back at each start: meta, net." in made.baseline.notes
@@ -185,7 +186,7 @@ def test_every_start_draws_the_same_from_the_readers_own_generator(make, draw):
     assert len({tuple(numbers[:2]) for numbers in drawn}) == 1 < len(drawn)
     assert len(set(drawn[0])) == len(drawn[0])
     assert draw(own) == draw(before), "the reader's goes on where it was"
-    assert not any(life.beside for life in made.baseline.lives)
+    assert not any(life.beside for life in made.baseline.runs)
     assert "own" in made.baseline.notes[0]
 
 
@@ -228,7 +229,7 @@ def test_a_model_that_cannot_be_copied_is_named_with_advice():
 
 
 def test_a_model_among_the_knobs_is_let_go_with_the_trial(monkeypatch):
-    monkeypatch.setattr(kit.trial, "_JOURNALS", [])
+    monkeypatch.setattr(kit.records, "_JOURNALS", [])
 
     def look(*, net):
         while True:

@@ -14,7 +14,7 @@ from hypothesis import assume, example, given, strategies as st
 from torch import nn
 
 import kit
-from kit.experiment import ExperimentError
+from kit.errors import ExperimentError
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -14,7 +14,7 @@ from helpers import change_everything, reader_state, refused, wait_until
 from trials import make_machine
 
 import kit.clock
-from kit.experiment import ExperimentError
+from kit.errors import ExperimentError
 
 TWO = {"pause": [1, 2]}
 
@@ -133,7 +133,7 @@ def test_it_measures_and_compares_as_cells_do(experiment, asked, verdict, monkey
     cell = kit.measure(experiment, seconds=seconds, **runs, pause=4)
     for name in ("knobs", "outcome", "block_items", "block_seconds", "metrics"):
         assert getattr(ours, name) == getattr(cell, name), name
-    assert ours.outcome == "complete" and len(ours.lives) >= 5
+    assert ours.outcome == "finished" and len(ours.runs) >= 5
     compared = kit.compare(experiment, **asked, pause=[1, 4])
     assert made.labels == compared.labels and panel.trials == [ours, *made.trials]
     assert made.ratio.verdict == compared.ratio.verdict == verdict
@@ -157,7 +157,7 @@ def test_a_run_computes_as_the_cells_do_and_leaves_their_settings_alone(show, wa
     assert all(seen[0][1][name] == before[name] for name in before.keys() - generators)
 
 
-@pytest.mark.parametrize("outcome", ["complete", "stopped"])
+@pytest.mark.parametrize("outcome", ["finished", "stopped"])
 def test_a_run_tells_how_far_it_is_and_keeps_what_was_measured(show, outcome):
     gate = Gate(at=3)
     shown = show(gate.train, **TWO)
@@ -172,7 +172,7 @@ def test_a_run_tells_how_far_it_is_and_keeps_what_was_measured(show, outcome):
     shown.end()
     (trial,) = shown.panel.trials
     assert trial.outcome == outcome and "pause=1: 1,000 items per second" in shown.alt
-    assert len(trial.block_seconds) == 1 + (outcome == "complete")
+    assert len(trial.block_seconds) == 1 + (outcome == "finished")
     assert ("stopped" in shown.history[0][-1]) is (outcome == "stopped")
     assert "Ready" in shown.status and shown.html("progress") == 0
 
@@ -281,8 +281,10 @@ def test_what_others_recorded_of_these_choices_stands_beside_ours(show, tmp_path
         assert shown.alt.count("big-gpu, 2025-03-04: ") == 1 and "500" in shown.alt
         assert "125" not in shown.alt and "1,000" not in shown.alt
         assert shown.panel.trials == [], "what others measured is not among ours"
-    points = [kit.plot.Point("", {}, (1, 1, 1), origin=x) for x in ("", "big-gpu")]
-    ours, theirs = kit.plot.plot_points(points, "T", "1/s").axes[0].patches
+    points = [
+        kit.measuring.plot.Point("", {}, (1, 1, 1), origin=x) for x in ("", "big-gpu")
+    ]
+    ours, theirs = kit.measuring.plot.plot_points(points, "T", "1/s").axes[0].patches
     assert theirs.get_hatch() and not ours.get_hatch(), "they look alike"
 
     def train(*, pause=1):

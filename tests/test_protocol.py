@@ -16,7 +16,7 @@ from helpers import JOURNAL, FakeClock, LazyTensor
 from hypothesis import given, strategies as st
 
 import kit
-from kit.experiment import ExperimentError
+from kit.errors import ExperimentError
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -69,7 +69,7 @@ def test_no_item_and_no_second_of_a_loop_is_lost_or_counted_twice(first, loop, s
     gc.freeze()  # the kit collects garbage before it reads memory
     with FakeClock() as clock:
         trial = kit.measure(train, seconds=0.5)
-    for life, end in zip(trial.lives, closed, strict=True):
+    for life, end in zip(trial.runs, closed, strict=True):
         assert life.setup_seconds == exactly(setup)
         excluded = total(life.blocks, "excluded_seconds")
         begun = end - total(life.blocks) - excluded
@@ -126,8 +126,8 @@ def test_starts_are_as_many_as_the_seconds_would_pay(clock, cold, later, lives):
 
     trial = kit.measure(train, seconds=2.0)
     assert trial.setup_seconds == exactly([cold, *[later] * (lives - 1)])
-    assert [life.turn for life in trial.lives] == list(range(lives))
-    each = [total(life.blocks) for life in trial.lives]
+    assert [life.round for life in trial.runs] == list(range(lives))
+    each = [total(life.blocks) for life in trial.runs]
     assert sum(each) == pytest.approx(2.0, abs=0.03 * lives)
     assert lives < 5 or each == pytest.approx([0.4] * 5, abs=0.03), "equal lives"
     assert ("of this start" if lives == 1 else f"over {lives} starts") in repr(trial)
@@ -167,7 +167,7 @@ def test_warm_up_is_no_part_of_the_speed(clock, duration, expected):
     begun = clock.now
     trial = kit.measure(steps(clock, duration, setup=DEAR), seconds=10.0)
     assert trial.step_seconds == pytest.approx(expected, rel=0.02)
-    assert trial.outcome == "complete"
+    assert trial.outcome == "finished"
     assert clock.now - begun < DEAR + 1.5 * 10.0
 
 
@@ -179,7 +179,7 @@ def test_a_speed_that_never_settles_is_said_and_not_waited_for(clock, seconds, l
     growing = steps(clock, lambda number: 0.02 * 1.12**number, diary=diary)
     trial = kit.measure(growing, seconds=seconds)
     assert trial.outcome == "not settled" and "settle" in repr(trial)
-    times = zip(diary[::2], diary[1::2], trial.lives, limits, strict=True)
+    times = zip(diary[::2], diary[1::2], trial.runs, limits, strict=True)
     for begun, closed, life, limit in times:
         spent = closed - begun - total(life.blocks)
         assert limit <= spent <= 1.12 * limit + 0.03  # a step was under way
@@ -278,8 +278,8 @@ def test_what_is_queued_before_a_start_or_in_it_is_in_no_block(clock, device):
             raise
 
     trial = kit.measure(epoch, seconds=3.0)
-    assert len(starts) > len(trial.lives) > 1
-    assert trial.setup_seconds == exactly([0.305] * len(trial.lives))
+    assert len(starts) > len(trial.runs) > 1
+    assert trial.setup_seconds == exactly([0.305] * len(trial.runs))
     assert trial.step_seconds == pytest.approx(0.005, rel=0.02)
     assert max(trial.block_seconds) < 0.04
 
@@ -317,7 +317,7 @@ def test_one_pays_for_its_own_waiting_only(clock, delay, own, has_thread, expect
 
     trial = kit.measure(train, seconds=1.0)
     over.set()
-    assert trial.setup_seconds == exactly([expected] * len(trial.lives))
+    assert trial.setup_seconds == exactly([expected] * len(trial.runs))
     assert trial.block_seconds == exactly([expected] * len(trial.blocks))
     walls = [block.wall_seconds for block in trial.blocks]
     assert walls == exactly([0.04] * len(walls)), "both are kept"

@@ -16,10 +16,10 @@ from trials import make_machine, make_trial
 
 import kit
 from kit import recording
-from kit.life import COLD, Block, Life
-from kit.recording import RecordingError
+from kit.errors import RecordingError
+from kit.records import FIRST, Block, Run
 
-GOLDEN = (Path(__file__).parent / "recordings" / "format_4.json").read_bytes()
+GOLDEN = (Path(__file__).parent / "recordings" / "format_5.json").read_bytes()
 CONTENT = json.loads(GOLDEN)
 
 
@@ -39,8 +39,8 @@ ITEMS, STEPS = st.integers(1, 2**60) | st.floats(0.5, 1e9), st.integers(1, 99)
 RANKS, MEMORY = st.lists(SECONDS, max_size=2), st.none() | st.integers(0, 2**50)
 BLOCKS = st.builds(Block, SECONDS, SECONDS, ITEMS, STEPS, SECONDS, RANKS)
 LOSSES = st.dictionaries(WORDS, st.lists(st.floats(), max_size=2), max_size=1)
-SOME_BLOCKS, TURNS = st.lists(BLOCKS, max_size=2), st.integers(COLD, 9)
-LIVES = st.builds(Life, TURNS, st.floats(), MEMORY, FLAG, FLAG, SOME_BLOCKS, LOSSES)
+SOME_BLOCKS, TURNS = st.lists(BLOCKS, max_size=2), st.integers(FIRST, 9)
+LIVES = st.builds(Run, TURNS, st.floats(), MEMORY, FLAG, FLAG, SOME_BLOCKS, LOSSES)
 PLAIN = st.none() | FLAG | st.integers() | st.floats(allow_nan=False) | WORDS
 KNOBS = PLAIN | st.lists(PLAIN | st.tuples(PLAIN), max_size=2).map(tuple)
 TRIALS = st.builds(
@@ -49,8 +49,8 @@ TRIALS = st.builds(
     title=WORDS,
     knobs=st.dictionaries(WORDS, KNOBS, max_size=2),
     machine=st.sampled_from([make_machine("one"), make_machine("another")]),
-    outcome=st.sampled_from(["complete", "stopped", "disturbed"]),
-    whole_runs=FLAG,
+    outcome=st.sampled_from(["finished", "stopped", "disturbed"]),
+    complete_runs=FLAG,
     notes=st.lists(WORDS, max_size=1),
     conditions=st.dictionaries(WORDS, st.floats(0, 1), max_size=1),
 )
@@ -79,8 +79,8 @@ def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
     assert rates == pytest.approx([781.583693, 1561.05661, 73.0296743])
     assert (slow.machine.name, slow.machine.cores) == ("imaginary-2-cores", 2)
     assert fast.knobs == {"size": 64, "crop": (4, 4), "mode": "RGB"}
-    assert [life.memory_bytes for life in slow.lives[:3]] == [4096, None, 8192]
-    assert [life.turn for life in slow.lives] == [COLD, *range(10)]
+    assert [life.memory_bytes for life in slow.runs[:3]] == [4096, None, 8192]
+    assert [life.round for life in slow.runs] == [FIRST, *range(10)]
     assert (runs.outcome, runs.excluded_seconds) == ("stopped", 0.75)
     assert [single.step_quantiles[q] for q in (50, 95)] == [0.025375, 0.08775]
     assert all(b.rank_seconds == [b.seconds, 0.75 * b.seconds] for b in on_ranks.blocks)

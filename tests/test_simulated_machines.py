@@ -15,8 +15,8 @@ from scipy import stats as scipy_stats
 from trials import make_machine, rate_trial
 
 import kit
-from kit import life
-from kit.ratio import compare_trials
+from kit.measuring import run as runs
+from kit.measuring.ratio import compare_trials
 
 ALARMS, COVERED = 0.05, 0.93
 PLACE = make_machine()
@@ -47,21 +47,21 @@ def draw_bursts(random, count, strength):
     return (burst % 2) * np.log1p(random.uniform(0, strength, count + 20))[burst]
 
 
-def draw_seconds(random, truth, noise, pairs=5, rounds=3):
-    """Block seconds of (baseline, variant), shape (2, turns, rounds, 2)."""
-    turns = 2 * pairs
-    shape, count = (2, turns, rounds, 2), turns * rounds * 4
-    # What both share in order of time, four blocks a round: ABBA, or else BAAB.
+def draw_seconds(random, truth, noise, pairs=5, turns=3):
+    """Block seconds of (baseline, variant), shape (2, rounds, turns, 2)."""
+    rounds = 2 * pairs
+    shape, count = (2, rounds, turns, 2), turns * rounds * 4
+    # What both share in order of time, four blocks a turn: ABBA, or else BAAB.
     shared = np.cumsum(random.normal(0, 0.003, count))
     shared += draw_bursts(random, count, noise.burst)
-    fours = shared.reshape(turns, rounds, 4)
+    fours = shared.reshape(rounds, turns, 4)
     outer, inner = fours[..., [0, 3]], fours[..., [1, 2]]
-    swapped = random.random((turns, rounds, 1)) < 0.5
+    swapped = random.random((rounds, turns, 1)) < 0.5
     logs = np.stack([np.where(swapped, *x) for x in ((inner, outer), (outer, inner))])
-    # The baseline was started first in even turns, the variant in odd ones.
-    first = np.arange(2)[:, None] == np.arange(turns) % 2
+    # The baseline was started first in even rounds, the variant in odd ones.
+    first = np.arange(2)[:, None] == np.arange(rounds) % 2
     effects = random.uniform(0, 0.03) * first
-    effects = effects + random.normal(0, noise.start, (2, turns))
+    effects = effects + random.normal(0, noise.start, (2, rounds))
     logs = logs + effects[:, :, None, None] + random.normal(0, noise.block, shape)
     slow = random.random(shape) < noise.slow
     logs = logs + slow * np.log(random.uniform(1.2, 3, shape))
@@ -69,10 +69,10 @@ def draw_seconds(random, truth, noise, pairs=5, rounds=3):
     return 0.02 * np.exp(logs)
 
 
-def judge_many(count, truth, noise, pairs=5, rounds=3):
+def judge_many(count, truth, noise, pairs=5, turns=3):
     """Return the ratios of so many comparisons of one kind."""
-    random = np.random.default_rng([count, pairs, rounds, round(1000 * truth)])
-    drawn = (draw_seconds(random, truth, noise, pairs, rounds) for _ in range(count))
+    random = np.random.default_rng([count, pairs, turns, round(1000 * truth)])
+    drawn = (draw_seconds(random, truth, noise, pairs, turns) for _ in range(count))
     trials = ([rate_trial(each, machine=PLACE) for each in pair] for pair in drawn)
     return [compare_trials(*pair) for pair in trials]
 
@@ -99,7 +99,7 @@ def test_a_thing_is_not_called_faster_than_itself(noise):
 
 
 KINDS = [{"pairs": pairs} for pairs in (1, 2, 4, 6, 8)]
-KINDS += [{"rounds": 1}, {"rounds": 12, "count": 100}, {"truth": 10 / 13}]
+KINDS += [{"turns": 1}, {"turns": 12, "count": 100}, {"truth": 10 / 13}]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -111,7 +111,7 @@ def test_the_interval_holds_the_truth(kind):
         assert_share(cell, least=COVERED)
 
 
-#: Five pairs of turns are what about 2 s buy, eight what 5 s buy.
+#: Five pairs of rounds are what about 2 s buy, eight what 5 s buy.
 POWER = [(QUIET, 20 / 21, 8, "slower", 0.90), (QUIET, 1.0, 8, "same", 0.95)]
 POWER += [(noise, 1.2, 5, "faster", 0.95) for noise in MACHINES]
 POWER += [(STILL, 1.0, 5, "same", 0.90)]
@@ -127,12 +127,12 @@ def test_what_is_true_is_mostly_called_so(noise, truth, pairs, verdict, least):
 #: Of experiments built to deceive; `make test-all` has them in real time.
 SECONDS = 4.0
 #: Where the truth cannot be seen in so many seconds: they get no verdict, and a reason.
-HIDDEN = {"growing step", "prefetch head start", "cached result"}
+HIDDEN = {"growing step", "prefetch head start", "cached result", "jumping clock"}
 
 
 @pytest.mark.parametrize("liar", LIARS, ids=lambda liar: liar.name)
 def test_the_truth_or_what_is_wrong(liar, clock, device, monkeypatch):
-    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.1)  # a worker left over has 2 s
+    monkeypatch.setattr(runs, "_GRACE_SECONDS", 0.1)  # a worker left over has 2 s
     experiments = liar.simulated(SimulatedStage(SECONDS, clock, device))
     made = kit.compare(experiments, seconds=SECONDS)
     verdict, reason = made.ratio.verdict, made.ratio.reason

@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 from trials import rate_trial
 
 import kit
-from kit.comparison import Comparison
-from kit.ratio import Ratio
+from kit.measuring.comparison import Comparison
+from kit.measuring.ratio import Ratio
 from kit.teaching import Claim
 
 VERDICTS = ["faster", "slower", "more", "less", "same"]

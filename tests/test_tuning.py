@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, get_worker_info
 
 from kit.figures import format_number
-from kit.stats import SAME
+from kit.statistics import SAME
 from kit.tuning import find_batch_size, tune_loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, strategies as st
 from trials import metric_trial, noisy, rate_trial, run_trial, start_trial
 
-from kit.comparison import Comparison
-from kit.ratio import Ratio, compare_trials
+from kit.measuring.comparison import Comparison
+from kit.measuring.ratio import Ratio, compare_trials
 
 NAN = math.nan
 
@@ -31,48 +31,48 @@ THROTTLED = {"throttled": 0.3}
 
 
 def first_suffers(parity):
-    """In even turns the baseline was started first, in odd ones the challenger."""
-    return rate_trial(lambda turn, *_: 1.07 if turn % 2 == parity else 1.0)
+    """In even rounds the baseline was started first, in odd ones the challenger."""
+    return rate_trial(lambda round, *_: 1.07 if round % 2 == parity else 1.0)
 
 
-def spoilt(seconds=1.0, **changes):
+def disturbed_trials(seconds=1.0, **changes):
     return rate_trial(2 * seconds), rate_trial(seconds, **changes)
 
 
-def stumbling(turns=range(10), **changes):
-    """Trials of which the second has one slow block in ten, in these turns."""
-    hit = [(turn, 4, 1) for turn in turns]
-    slow = rate_trial(lambda *x: 1.0 + 5 * (x in hit), rounds=5, **changes)
-    return rate_trial(rounds=5, **changes), slow
+def stumbling(rounds=range(10), **changes):
+    """Trials of which the second has one slow block in ten, in these rounds."""
+    hit = [(round, 4, 1) for round in rounds]
+    slow = rate_trial(lambda *x: 1.0 + 5 * (x in hit), turns=5, **changes)
+    return rate_trial(turns=5, **changes), slow
 
 
-def with_first_life(ratio, *first):
-    """Trials of this ratio, with these ratios in the blocks of their first lives."""
-    baseline = rate_trial(1.0, cold=[1.0] * len(first))
-    return baseline, rate_trial(1 / ratio, cold=[1 / each for each in first])
+def with_first_runs(ratio, *first):
+    """Trials of this ratio, with these ratios in the blocks of their first runs."""
+    baseline = rate_trial(1.0, first=[1.0] * len(first))
+    return baseline, rate_trial(1 / ratio, first=[1 / each for each in first])
 
 
 #: Something slowed the machine on the way.
-LONG = rate_trial(lambda turn, *_: 1.0 if turn < 10 else 2.0, pairs=10)
-FIRST, FEW = ["its first, longer life", "may differ"], {"pairs": 4, "cold": [1.0]}
+LONG = rate_trial(lambda round, *_: 1.0 if round < 10 else 2.0, pairs=10)
+FIRST, FEW = ["its first, longer life", "may differ"], {"pairs": 4, "first": [1.0]}
 SPEEDS = [
     (rate_trial(2.0), rate_trial(1.0), 2, "faster", []),
     (rate_trial(items=20), rate_trial(items=10), 0.5, "slower", []),
     (first_suffers(0), first_suffers(1), 1, "same", []),
     (LONG, rate_trial(1.0), 1, "same", []),
-    (LONG, rate_trial(2.0, first=10), 1, "same", []),
+    (LONG, rate_trial(2.0, first_round=10), 1, "same", []),
     (rate_trial(items=20, **FEW), rate_trial(**FEW), 0.5, "slower", ["8 turns"]),
     (*stumbling(), 2 / 3, "slower", ["rare"]),
-    (*stumbling(beside=False), 2 / 3, "slower", []),  # alone, only totals count
+    (*stumbling(interleaved=False), 2 / 3, "slower", []),  # alone, only totals count
     # What is in the interval, or was subtracted, withholds nothing.
-    (*spoilt(conditions={"stolen": 0.9}), 2, "faster", []),
-    (*spoilt(conditions=BUSY | {"cores_per_thread": 1}), 2, "faster", []),
-    (*spoilt(conditions=BUSY | {"waiting": 0.01}), 2, "faster", []),
-    (*spoilt(conditions=THROTTLED), 2, "faster", []),
-    # A first life tells another ratio, which may undo the verdict or not.
-    (*with_first_life(2.0, *[2.0] * 6), 2, "faster", []),
-    (*with_first_life(2.0, *[1.5] * 6), 2, "faster", FIRST),  # 2 / (2 / 1.5)^2 = 1.1
-    (*with_first_life(1.3, *[2.0] * 6), 1.3, "faster", FIRST),
+    (*disturbed_trials(conditions={"stolen": 0.9}), 2, "faster", []),
+    (*disturbed_trials(conditions=BUSY | {"cores_per_thread": 1}), 2, "faster", []),
+    (*disturbed_trials(conditions=BUSY | {"waiting": 0.01}), 2, "faster", []),
+    (*disturbed_trials(conditions=THROTTLED), 2, "faster", []),
+    # First runs tell another ratio, which may undo the verdict or not.
+    (*with_first_runs(2.0, *[2.0] * 6), 2, "faster", []),
+    (*with_first_runs(2.0, *[1.5] * 6), 2, "faster", FIRST),  # 2 / (2 / 1.5)^2 = 1.1
+    (*with_first_runs(1.3, *[2.0] * 6), 1.3, "faster", FIRST),
 ]
 
 
@@ -92,7 +92,7 @@ def test_slow_steps_that_were_seen_too_seldom_leave_it_open():
 
 def judge(seconds, cold, **changes):
     pairs = zip(seconds, cold, strict=True)
-    return compare_trials(*(rate_trial(s, cold=c, **changes) for s, c in pairs))
+    return compare_trials(*(rate_trial(s, first=c, **changes) for s, c in pairs))
 
 
 @given(
@@ -106,9 +106,9 @@ def test_a_verdict_is_the_same_from_either_side(seed, pairs, beside, noise, slow
     logs += np.log(9) * (luck.random(logs.shape) < slow)
     pace = luck.uniform(0.5, 5, (2 * pairs, 1))
     seconds, cold = np.exp(logs), np.exp(luck.normal(0, 0.5, (2, 9 * (seed % 2))))
-    there = judge(seconds, cold, beside=beside)
-    back = judge(seconds[::-1], cold[::-1], beside=beside)
-    drifting = judge(seconds * pace, cold, beside=beside, items=7)
+    there = judge(seconds, cold, interleaved=beside)
+    back = judge(seconds[::-1], cold[::-1], interleaved=beside)
+    drifting = judge(seconds * pace, cold, interleaved=beside, items=7)
     assert exactly(drifting) == pytest.approx(exactly(there), nan_ok=True)
     other = [1 / exactly(back)[n] for n in (0, 2, 1)]
     assert exactly(there) == pytest.approx(other, nan_ok=True)
@@ -191,24 +191,24 @@ CANNOT_TELL = {
     "hopeless": (wide(0.5), {}, ["interval", "quiet the machine"]),
     "one stumble": (stumbling([4]), {}, ["interval holds", "measure about"]),
     "near": (scattered(0.01, 0.015, 0.02, 0.025, 0.03), {}, ["2 %", "measure longer"]),
-    "baseline stopped": (spoilt(outcome="stopped")[::-1], {}, AGAIN),
-    "variant stopped": (spoilt(outcome="stopped"), {}, AGAIN),
+    "baseline stopped": (disturbed_trials(outcome="stopped")[::-1], {}, AGAIN),
+    "variant stopped": (disturbed_trials(outcome="stopped"), {}, AGAIN),
     "runs": ([*runs(2), run_trial(RUNS, outcome="stopped")], WHOLE, AGAIN),
-    "disturbed": (spoilt(outcome="disturbed"), {}, ["other cells", "alone"]),
-    "changing": (spoilt(outcome="not settled"), {}, ["count", "settle", "longer"]),
-    "first life": (with_first_life(2.0, *[1.4] * 6), {}, ["its first", *LATER]),  # 0.98
-    "slower": (with_first_life(0.4, *[0.7] * 6), {}, ["its first", *LATER]),
+    "disturbed": (disturbed_trials(outcome="disturbed"), {}, ["other cells", "alone"]),
+    "changing": (disturbed_trials(outcome="not settled"), {}, ["count", "settle", "longer"]),
+    "first life": (with_first_runs(2.0, *[1.4] * 6), {}, ["its first", *LATER]),  # 0.98
+    "slower": (with_first_runs(0.4, *[0.7] * 6), {}, ["its first", *LATER]),
     # A queue that starts full: in the end as slow as the other.
-    "full": (with_first_life(1.93, *[1.9] * 4, *[1.0] * 2), {}, ["end of its", *LATER]),
-    "busy": (spoilt(conditions=BUSY), {}, ["0.9 cores", ONE_THREAD]),
-    "quota": (spoilt(0.01, conditions=THROTTLED), {}, ["30%", "fewer threads"]),
+    "full": (with_first_runs(1.93, *[1.9] * 4, *[1.0] * 2), {}, ["end of its", *LATER]),
+    "busy": (disturbed_trials(conditions=BUSY), {}, ["0.9 cores", ONE_THREAD]),
+    "quota": (disturbed_trials(0.01, conditions=THROTTLED), {}, ["30%", "fewer threads"]),
     "wide, others": (wide(conditions={"others_cores": 0.9}), {}, ["0.9", "close them"]),
     "wide, guests": (wide(conditions={"stolen": 0.1}), {}, ["guests", "another time"]),
     "wide, quota": (wide(conditions=THROTTLED), {}, ["quota", "use fewer threads"]),
     "wilder": ([rate_trial([2, 1]), rate_trial([2e-40, 1e40])], {}, ["quiet"]),
     "no memory": (memories(1, 0), MEMORIES, ["zero", "compare experiments that add"]),
     "unknown": ([*starts([1.0] * 6), *memories(1)], MEMORIES, ["nothing", "again"]),
-    "never together": ([rate_trial(2.0), rate_trial(1.0, first=20)], {}, ["more"]),
+    "never together": ([rate_trial(2.0), rate_trial(1.0, first_round=20)], {}, ["more"]),
     "one run": (metrics(0.9), METRIC, ["accuracy", "two runs or more"]),
     "nan": (metrics(0.9, NAN, 0.9), METRIC, ["accuracy", "runs", "with values"]),
     "luck": (metrics(0.7, 0.8, 0.9), METRIC, ["0.01", "ask for more repeats"]),
@@ -307,7 +307,7 @@ def test_intervals_of_several_hold_together_and_say_how():
 def test_figures_of_a_table_never_contradict_each_other(of, seed):
     """The baseline is what it measured, of others it is that times their ratio."""
     first, *others = [noisy(seed + n, 0.2) for n in range(3)]
-    trials = [rate_trial(first, cold=[0.3] * 10), *map(rate_trial, others)]
+    trials = [rate_trial(first, first=[0.3] * 10), *map(rate_trial, others)]
     expected = rate_trial(noisy(seed, 0.2)).items_per_second  # without the first look
     if of != "items_per_second":
         draws = np.random.default_rng(seed).uniform(1, 4, (3, 6))

@@ -1,12 +1,11 @@
-"""Trials by hand, of lives and blocks: what would have been measured."""
+"""Trials by hand, of runs and blocks: what would have been measured."""
 
 import math
 
 import numpy as np
 
-from kit.life import COLD, Block, Life
 from kit.machine import Machine
-from kit.trial import Trial
+from kit.records import FIRST, Block, Run, Trial
 
 
 def make_machine(name="imaginary-2-cores"):
@@ -19,69 +18,75 @@ def make_machine(name="imaginary-2-cores"):
     return Machine.from_dict(facts)
 
 
-def make_life(turn=0, seconds=(1.0,), *, items=10, steps=5, **changes):
-    """A life whose blocks took these seconds."""
-    fields = {"setup_seconds": 0.5, "beside": turn != COLD} | changes
+def make_run(round=0, seconds=(1.0,), *, items=10, steps=5, **changes):
+    """A run whose blocks took these seconds."""
+    fields = {"setup_seconds": 0.5, "interleaved": round != FIRST} | changes
     blocks = [Block(float(s), float(s), items, steps) for s in seconds]
-    return Life(turn, blocks=blocks, **fields)
+    return Run(round, blocks=blocks, **fields)
 
 
-def make_trial(lives=None, **changes):
-    """A trial of these lives, or of one with one block, with any field changed."""
+def make_trial(runs=None, **changes):
+    """A trial of these runs, or of one with one block, with any field changed."""
     fields = {
         "experiment": "count",
         "title": "Count to a number.",
         "knobs": {"n": 1},
-        "lives": [make_life()] if lives is None else list(lives),
+        "runs": [make_run()] if runs is None else list(runs),
         "machine": make_machine(),
         "source": "def count(*, n=1):\n    while True:\n        yield n",
         "started": "2026-01-02T03:04:05+00:00",
-        "outcome": "complete",
+        "outcome": "finished",
     }
     return Trial(**fields | changes)
 
 
 def rate_trial(
-    seconds=1.0, *, pairs=5, rounds=3, first=0, items=10, cold=(), beside=True, **more
+    seconds=1.0,
+    *,
+    pairs=5,
+    turns=3,
+    first_round=0,
+    items=10,
+    first=(),
+    interleaved=True,
+    **more,
 ):
-    """A trial by turns, in pairs of both orders, with two blocks per round.
+    """A trial of pairs of rounds, with two blocks for each turn A B B A.
 
-    `seconds` is a block's, or says it of (turn, round, 0 or 1), or is an array of them;
-    `cold` are those of a first life.
+    `seconds` is a block's, or says it of (round, turn, 0 or 1), or is an array of them;
+    `first` are those of a first run.
     """
-    turns = range(first, first + 2 * pairs)
     if np.ndim(seconds):
-        turns = range(first, first + len(seconds))
-        lives = [np.ravel(row).tolist() for row in seconds]
+        rounds = range(first_round, first_round + len(seconds))
+        blocks = [np.ravel(row).tolist() for row in seconds]
     else:
+        rounds = range(first_round, first_round + 2 * pairs)
         say = seconds if callable(seconds) else lambda *place: seconds
-        lives = [[say(t, r, b) for r in range(rounds) for b in (0, 1)] for t in turns]
-    own = {"items": items, "beside": beside}
-    made = [make_life(*each, **own) for each in zip(turns, lives, strict=True)]
-    first_life = [make_life(COLD, cold, items=items)] if len(cold) else []
-    return make_trial(first_life + made, **more)
+        blocks = [[say(r, t, b) for t in range(turns) for b in (0, 1)] for r in rounds]
+    runs = [make_run(FIRST, first, items=items)] if len(first) else []
+    for round, row in zip(rounds, blocks, strict=True):
+        runs.append(make_run(round, row, items=items, interleaved=interleaved))
+    return make_trial(runs, **more)
 
 
 def run_trial(seconds, metrics=None, *, items=100, **changes):
-    """A trial of whole runs of two steps; a metric has a value for each step."""
-    own = {"items": items, "steps": 2, "beside": False}
-    lives = [make_life(turn, [each], **own) for turn, each in enumerate(seconds)]
+    """A trial of complete runs of two steps; a metric has a value for each step."""
+    own = {"items": items, "steps": 2, "interleaved": False}
+    runs = [make_run(round, [each], **own) for round, each in enumerate(seconds)]
     for name, column in (metrics or {}).items():
-        for life in lives:
-            life.metrics[name] = column[2 * life.turn : 2 * life.turn + 2]
-    return make_trial(lives, whole_runs=True, **changes)
+        for run in runs:
+            run.metrics[name] = column[2 * run.round : 2 * run.round + 2]
+    return make_trial(runs, complete_runs=True, **changes)
 
 
-def start_trial(setup_seconds=None, memory=None, **changes):
-    """A trial of starts, the cold one first."""
-    count = len(setup_seconds or memory)
-    rows = zip(setup_seconds or [0.5] * count, memory or [None] * count, strict=True)
-    lives = [Life(turn, *row) for turn, row in enumerate(rows, COLD)]
-    return make_trial(lives, **changes)
+def start_trial(memory, **changes):
+    """A trial of starts that add memory, the cold one first."""
+    runs = [Run(round, 0.5, each) for round, each in enumerate(memory, FIRST)]
+    return make_trial(runs, **changes)
 
 
 def metric_trial(values, name="accuracy"):
-    """Whole runs of two steps each; the last value of each run is given."""
+    """Complete runs of two steps each; the last value of each run is given."""
     column = [x for value in values for x in (0.0, value)]
     return run_trial([1.0] * len(values), {name: column})
 

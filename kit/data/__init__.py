@@ -11,9 +11,10 @@
 (torch.Size([256, 1, 28, 28]), torch.Size([256]))
 """
 
-from kit.data.cache import DataError, cache_folder
+from kit.data.cache import cache_folder
 from kit.data.letters import GreyImages, glyphs
 from kit.data.photo import Distant, PhotoDataset, photos
+from kit.errors import DataError
 
 __all__ = ["DataError", "Distant", "GreyImages", "PhotoDataset"]
 __all__ += ["cache_folder", "glyphs", "photos"]

@@ -10,11 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kit import figures
+from kit.errors import DataError
 from kit.progress import Progress
-
-
-class DataError(RuntimeError):
-    """Name the data that cannot be made or read, the reason and what to do next."""
 
 
 def cache_folder() -> Path:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kit.data.cache import DataError, draw_all, keep, show_classes
-from kit.experiment import is_quick
+from kit.data.cache import draw_all, keep, show_classes
+from kit.errors import DataError
+from kit.mode import is_quick
 
 if TYPE_CHECKING:
     import torch

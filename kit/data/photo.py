@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from kit import figures
-from kit.data.cache import DataError, draw_all, keep, show_classes
-from kit.experiment import is_quick
+from kit.data.cache import draw_all, keep, show_classes
+from kit.errors import DataError
+from kit.mode import is_quick
 
 VERSION = 1  # count up when the pictures change, or caches keep the old ones
 SIZE = 400  # height and width of a drawn photo, in pixels

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
-from kit import stats
+from kit import statistics
 from kit.diagnosis import counterfactuals
 from kit.diagnosis.counterfactuals import Change
 from kit.diagnosis.profiling import Profile
 from kit.figures import format_saving
-from kit.ratio import Ratio
+from kit.measuring.ratio import Ratio
 
 #: A cause counts where the lower end of what its removal saves is above this fraction.
 LEAST_SAVING = 0.03
@@ -157,7 +157,7 @@ CAUSES = {
 }
 
 
-def saved(ratio: Ratio) -> stats.Estimate:
+def saved(ratio: Ratio) -> statistics.Estimate:
     """Return the fraction of the time that something saves, of a ratio of speeds.
 
     What would take more than twice the time is -1: how much more says nothing.
@@ -165,7 +165,7 @@ def saved(ratio: Ratio) -> stats.Estimate:
     >>> saved(Ratio(2.0, 1.6, 2.5, "faster"))
     Estimate(value=0.5, low=0.375, high=0.6)
     """
-    return stats.Estimate(*(max(1 - 1 / x, -1.0) for x in astuple(ratio)[:3]))
+    return statistics.Estimate(*(max(1 - 1 / x, -1.0) for x in astuple(ratio)[:3]))
 
 
 def is_estimate(ratio: Ratio) -> bool:
@@ -196,7 +196,7 @@ def estimate(shares: Sequence[float]) -> Ratio:
     >>> estimate([0.5, 0.5]).value
     2.0
     """
-    mean, low, _ = stats.student_interval([min(share, 0.999) for share in shares])
+    mean, low, _ = statistics.student_interval([min(share, 0.999) for share in shares])
     verdict = "faster" if low > LEAST_SAVING else "cannot tell"
     reason = f"estimated from its share of {len(shares)} profiled steps"
     return Ratio(1 / (1 - mean), math.nan, math.nan, verdict, reason)

@@ -1,7 +1,7 @@
 """What would a step take without this? One context manager for each cause.
 
-Each wraps some of PyTorch's entry points while one life goes on. A wrapper asks who
-calls it: for the thread that drives this life, and for threads that it starts, it
+Each wraps some of PyTorch's entry points while one run goes on. A wrapper asks who
+calls it: for the thread that drives this run, and for threads that it starts, it
 leaves something out; in the reader's own cells, which may run meanwhile, it does not.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest.mock import patch
 
-from kit.experiment import Experiment
+from kit.measuring.experiment import Experiment
 
 #: What the diagnosis itself writes into a trace.
 STEP, BACKWARD, LOADER, WAIT = "kit: step", "kit: backward", "kit: loader", "kit: wait"
@@ -32,7 +32,7 @@ _END = object()
 
 
 class _Now(threading.local):
-    """Which life a thread drives, or belongs to."""
+    """Which run a thread drives, or belongs to."""
 
     work: Work | None = None
 
@@ -42,11 +42,11 @@ _NOW = _Now()
 
 @dataclass(eq=False)
 class Work:
-    """One life in which something is changed; enter it around each of its steps.
+    """One run in which something is changed; enter it around each of its steps.
 
-    `kept` outlives it: the next life of the same variant finds it again. `begun` says
+    `kept` outlives it: the next run of the same variant finds it again. `begun` says
     that set-up is over. `mark` surrounds a step, `greet` is called in threads that the
-    life starts.
+    run starts.
     """
 
     kept: dict[Any, Any]
@@ -63,7 +63,7 @@ class Work:
         _NOW.work = None
 
     def is_here(self) -> bool:
-        """Return whether the calling thread belongs to this life."""
+        """Return whether the calling thread belongs to this run."""
         return _NOW.work is self and not self.over
 
     def answer(
@@ -126,7 +126,7 @@ def _drive(
 def wrapped(
     work: Work, *entries: tuple[Any, str, Callable[..., Any]]
 ) -> Generator[None, None, None]:
-    """Let a life call something else: of each (owner, name, function) the function.
+    """Let a run call something else: of each (owner, name, function) the function.
 
     It gets what was there as its first argument. Everything is put back in the end.
     """
@@ -150,7 +150,7 @@ def wrapped(
 def _start_thread(
     work: Work, real: Callable[..., None], thread: threading.Thread
 ) -> None:
-    """Start a thread that belongs to a life, as who starts it does."""
+    """Start a thread that belongs to a run, as who starts it does."""
     own = thread.run
 
     def run() -> None:
@@ -194,7 +194,7 @@ def batches_at_hand(work: Work) -> Generator[None, None, None]:
     """Let loaders hand out their first batches again and again."""
     from torch.utils.data import DataLoader
 
-    # The data sets of this life, by kind: an earlier life's lay in the same order.
+    # The data sets of this run, by kind: an earlier run's lay in the same order.
     owners: dict[Any, dict[int, tuple[int, Any]]] = {}
 
     def iterate(real: Callable[..., Any], loader: Any) -> Iterator[Any]:
@@ -280,7 +280,7 @@ def no_update(work: Work) -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def other_threads(work: Work, threads: int) -> Generator[None, None, None]:
-    """Compute with another number of threads, in every thread of the life."""
+    """Compute with another number of threads, in every thread of the run."""
     import torch
 
     real = torch.set_num_threads

@@ -10,19 +10,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kit import clock, figures
-from kit.choices import Place, Request, check_place, make_variant
-from kit.comparison import Comparison
 from kit.diagnosis import causes
 from kit.diagnosis.causes import CAUSES, Cause, is_estimate, saved, write_saving
 from kit.diagnosis.counterfactuals import Change, change, other_threads
 from kit.diagnosis.profiling import Profile, record
-from kit.experiment import Experiment, ExperimentError, describe, named, resolve
+from kit.errors import ExperimentError, naming
 from kit.figures import format_value
 from kit.machine import this_machine
-from kit.measurement import compare, compare_watched
+from kit.measuring.comparison import Comparison
+from kit.measuring.experiment import Experiment, describe, resolve
+from kit.measuring.measurement import compare, compare_watched
+from kit.measuring.ratio import SPEED, Ratio, find_doubt
+from kit.measuring.request import Request, check_place, make_variant
+from kit.measuring.variant import Place, Variant
 from kit.progress import Progress, Stopped, take_turn
-from kit.ratio import SPEED, Ratio, find_doubt
-from kit.variant import Variant
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,7 +71,7 @@ def diagnose(
             "take.\nA diagnosis looks at single steps: say how many seconds, 20 as a "
             "rule."
         )
-    with named("diagnose()"):
+    with naming("diagnose()"):
         check_place(on)
         resolved = resolve(experiment)
         bound = resolved.bind(knobs)
@@ -120,12 +121,12 @@ def find_other_number(profile: Profile) -> int:
 def _leave_out(
     variants: Sequence[Variant], progress: Progress, seconds: float
 ) -> dict[str, Ratio]:
-    """Run the experiment as it is beside those without a suspect, by turns."""
+    """Run the experiment as it is beside those without a suspect, in rounds."""
     for variant in variants:  # what set-up prints was heard when it was profiled
-        variant.has_lived = True
+        variant.has_started = True
     # Changed experiments are not recorded.
     found = compare_watched(variants, progress, Request(SPEED, seconds, is_kept=False))
-    whole = [dataclasses.replace(trial, outcome="complete") for trial in found.trials]
+    whole = [dataclasses.replace(trial, outcome="finished") for trial in found.trials]
     doubts = [find_doubt(trial, SPEED) for trial in whole]
     return {c: causes.settle(ratio, doubts) for c, ratio in found.ratios.items()}
 
@@ -216,7 +217,7 @@ class Diagnosis:
         It is compared with the diagnosed one, with the same knobs where it has them,
         and where that was diagnosed. The title of the Comparison says both.
         """
-        with named("verify()"):
+        with naming("verify()"):
             repaired = resolve(fixed)
             known = repaired.defaults.keys() - repaired.fixed.keys()
             own = {k: v for k, v in self.knobs.items() if k in known}

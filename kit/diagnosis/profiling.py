@@ -1,4 +1,4 @@
-"""One profiled life: what the main thread does when, and what it is spent on.
+"""One profiled run: what the main thread does when, and what it is spent on.
 
 A step is parted by place: what comes before its last backward pass is "forward", what
 lies between that and the last `optimizer.step()` is "optimizer", the rest is the
@@ -19,15 +19,18 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kit import figures
-from kit.choices import Place, make_variant
 from kit.diagnosis import tracing
 from kit.diagnosis.counterfactuals import BACKWARD, LOADER, WAIT, Change, change, labels
 from kit.diagnosis.tracing import WAITING, Event, Trace
-from kit.experiment import Experiment, is_quick
-from kit.life import Block, Life
 from kit.machine import this_machine
-from kit.measurement import longest_warm_up
+from kit.measuring.experiment import Experiment
+from kit.measuring.measurement import longest_warm_up
+from kit.measuring.request import make_variant
+from kit.measuring.run import Driver, drive
+from kit.measuring.variant import Place
+from kit.mode import is_quick
 from kit.progress import Progress
+from kit.records import Block
 
 #: Seconds of plain steps before and after, and of recorded ones; most steps and events.
 _PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.2, 1.0
@@ -74,7 +77,7 @@ class Segment(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What one profiled life showed in one process.
+    """What one profiled run showed in one process.
 
     `shares` part the main thread's wall time. Across them lie "compute" (matrix
     products and the like), "memory" (all other operations that train), "overhead"
@@ -139,7 +142,7 @@ def record(
     steps: int | None = None,
     without: Sequence[Change] = (),
 ) -> list[Profile]:
-    """Let an experiment live once: plain steps, recorded steps, plain steps.
+    """Run an experiment once: plain steps, recorded steps, plain steps.
 
     `steps` is how many are recorded, by default as many as about a second holds;
     `without` is what is left out. Returns a profile of each process. Raises
@@ -147,40 +150,41 @@ def record(
     """
     variant = make_variant(change(experiment, labels, *without), knobs, on)
     entering = functools.partial(getattr(variant, "during", _during), progress)
-    with contextlib.closing(variant), variant.lead(0, progress) as life:
-        life.open()
-        life.settle(longest_warm_up(seconds))
+    with contextlib.closing(variant), drive(variant, 0, progress) as driver:
+        driver.open()
+        driver.warm_up(longest_warm_up(seconds))
         children = len(progress.find_children())
-        plain = [_run(life, _count_steps(life, _PLAIN_SECONDS))]
+        plain = [_run(driver, _count_steps(driver, _PLAIN_SECONDS))]
         progress.hushed = True  # what its thread does would be seen
         recording = functools.partial(entering, tracing.profiling, tracing.read_trace)
         # The sampler is a thread, which makes pauses: it looks at steps of its own.
         with entering(tracing.sampling, list) as samples, recording() as looks:
-            _run(life, _count_steps(life, _LOOK_SECONDS) + 1)
+            _run(driver, _count_steps(driver, _LOOK_SECONDS) + 1)
         room = _MOST_EVENTS * (len(looks[0].marks) - 1) // max(1, len(looks[0].main))
-        steps = min(steps or _count_steps(life, _RECORDED_SECONDS), max(1, room))
+        steps = min(steps or _count_steps(driver, _RECORDED_SECONDS), max(1, room))
         with recording() as traces:
-            _run(life, steps + 1)
+            _run(driver, steps + 1)
         progress.hushed = False
-        plain.append(_run(life, _count_steps(life, _PLAIN_SECONDS)))
+        plain.append(_run(driver, _count_steps(driver, _PLAIN_SECONDS)))
         probe = functools.partial(tracing.look_around, bool(traces[0].devices))
         with entering(contextlib.nullcontext, probe) as here:
             pass
         with entering(tracing.counting, sum) as moved:
-            counted = _run(life, 1).steps
+            counted = _run(driver, 1).steps
     seconds = sum(b.wall_seconds for b in plain) / sum(b.steps for b in plain)
     facts = {"step_seconds": seconds, "children": children, "processes": len(traces)}
     processes = zip(traces, looks, samples, moved, here, strict=True)
     return [_make_profile(*each, counted, facts) for each in processes]
 
 
-def _run(life: Life, steps: int) -> Block:
-    life.variant.steps, life.variant.block_seconds = steps, 0.0
-    return life.block()
+def _run(driver: Driver, steps: int) -> Block:
+    driver.variant.steps_per_block = steps
+    driver.variant.block_seconds = 0.0
+    return driver.time_block()
 
 
-def _count_steps(life: Life, seconds: float) -> int:
-    per_step = max(life.variant.step_seconds, 1e-6)
+def _count_steps(driver: Driver, seconds: float) -> int:
+    per_step = max(driver.variant.step_seconds, 1e-6)
     wanted = max(_LEAST_STEPS, math.ceil(seconds / per_step))
     return 1 if is_quick() else min(_MOST_STEPS, wanted)
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit import figures
-from kit.choices import Place, check_place
 from kit.diagnosis.profiling import EXCHANGES, Profile, record
-from kit.experiment import ExperimentError, describe, named, resolve
+from kit.errors import ExperimentError, naming
 from kit.figures import Span
+from kit.measuring.experiment import describe, resolve
+from kit.measuring.request import check_place
+from kit.measuring.variant import Place
 from kit.progress import Progress, take_turn
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def timeline(
     >>> "main thread" in figure.alt
     True
     """
-    with named("timeline()"):
+    with naming("timeline()"):
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ExperimentError(
                 f"steps={figures.format_value(steps)} is not a number of steps.\n"

@@ -1,4 +1,4 @@
-"""What is recorded of a life: PyTorch's trace, the reader's lines, bytes that move.
+"""What is recorded of a run: PyTorch's trace, the reader's lines, bytes that move.
 
 The trace is read from the file that PyTorch's profiler writes for Perfetto.
 """
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from kit import clock
 from kit.diagnosis.counterfactuals import STEP
-from kit.experiment import ExperimentError
+from kit.errors import ExperimentError
 
 _SECONDS_BETWEEN_LOOKS = 0.002
 #: What the sampler notes where a thread waits for another one.

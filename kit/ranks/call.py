@@ -23,7 +23,7 @@ import cloudpickle
 from IPython import get_ipython
 
 from kit import clock
-from kit.experiment import ExperimentError
+from kit.errors import ExperimentError, RankError
 from kit.progress import Progress, Stopped
 from kit.ranks.engines import Engines, name_ranks
 from kit.ranks.rank import Outcome, leave, perform, unpack
@@ -35,20 +35,6 @@ _SECONDS_FOR_OTHERS = _SECONDS_TO_STOP = 1.0
 _LONGEST_TEXT = 200
 #: What gloo, the store and NCCL say where another rank did not come in time.
 _TIMEOUT = re.compile(r"time[d ]*out", re.IGNORECASE)
-
-
-class RankError(ExperimentError):
-    """A call failed on one or more ranks, or the ranks did not agree.
-
-    `ranks` are the culprits, none where the ranks did not agree; `traceback` is that of
-    the culprit that was heard of first, where it raised an error. `answers` is what
-    other ranks had returned.
-    """
-
-    def __init__(self, message: str, ranks: Any = (), traceback: str = "") -> None:
-        super().__init__(message)
-        self.ranks, self.traceback = tuple(ranks), traceback
-        self.answers: dict[int, Any] = {}
 
 
 @dataclass

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 from IPython import get_ipython
 
-from kit.experiment import ExperimentError
+from kit.errors import ExperimentError
 from kit.progress import Progress, take_turn
 from kit.ranks.rank import Outcome, find_host, find_place, introduce, join, leave
 

@@ -1,4 +1,4 @@
-"""What runs on a rank: it joins a world, calls a function, leads a life for the kernel.
+"""What runs on a rank: it joins a world, calls a function, makes a run for the kernel.
 
 ipyparallel calls everything here, one thing after the other, on the main thread of the
 rank's process.
@@ -27,12 +27,15 @@ from typing import Any, ClassVar
 import cloudpickle
 from IPython import get_ipython
 
-from kit.experiment import Experiment, ExperimentError, inner_function
-from kit.hints import walk_causes
-from kit.life import Block
+from kit.errors import ExperimentError
 from kit.machine import find_cores
+from kit.measuring.experiment import Experiment
+from kit.measuring.failures import walk_causes
+from kit.measuring.run import Driver, drive
+from kit.measuring.source import inner_function
+from kit.measuring.variant import Variant
 from kit.progress import Progress
-from kit.variant import Variant
+from kit.records import Block
 
 _KIT, _PYTHON = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
 #: What gloo, NCCL and the store say where another rank is missing or does otherwise.
@@ -60,7 +63,7 @@ class _Here:
     """What the kernel keeps open in this process."""
 
     barrier_group: Any = None
-    life: Any = None
+    driver: Driver | None = None
     contexts: ClassVar[list[tuple[ExitStack, Any]]] = []
 
 
@@ -131,7 +134,7 @@ def leave(me: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes too late
     with suppress(Exception):  # an error is on its way already
-        close_life(KeyboardInterrupt())
+        close_run(KeyboardInterrupt())
     while _Here.contexts:
         _Here.contexts.pop()[0].close()
     _Here.barrier_group = None
@@ -214,42 +217,44 @@ def _is_victim(error: BaseException | None) -> bool:
     return False
 
 
-# A life, led command by command
+# A run, driven command by command
 
 
-def begin_life(experiment: Experiment, knobs: Any, has_lived: bool) -> list[str]:
-    """Make a life, which is not yet started; return the names of what it shares."""
+def begin_run(experiment: Experiment, knobs: Any, has_started: bool) -> list[str]:
+    """Make a run, which is not yet started; return the names of what it shares."""
     import torch.distributed as dist
 
     _lend(experiment.own)
-    variant = Variant(experiment, knobs, may_idle=dist.get_world_size() > 1)
-    variant.has_lived = has_lived
-    _Here.life = variant.lead(0, Progress(experiment.name))
-    _Here.life.look_around()
+    variant = Variant(experiment, knobs)
+    variant.may_be_empty = dist.get_world_size() > 1
+    variant.has_started = has_started
+    _Here.driver = drive(variant, 0, Progress(experiment.name))
+    _Here.driver.note_surroundings()
     return variant.shared.names
 
 
-def start_life(seed: int) -> float | None:
+def start_run(seed: int) -> float | None:
     """Start the generator, and run it to its first yield; return run seconds."""
-    return _Here.life.start(seed)
+    assert _Here.driver is not None
+    return _Here.driver.start(seed)
 
 
 def time_steps(count: int) -> Block:
     """Time so many steps, from when all ranks are there."""
     import torch.distributed as dist
 
+    assert _Here.driver is not None
     dist.barrier(group=_Here.barrier_group)
-    return _Here.life.time(count)
+    return _Here.driver.time(count)
 
 
-def close_life(because: BaseException | None) -> list[str]:
+def close_run(because: BaseException | None) -> list[str]:
     """Close the generator; return the child processes that had to be ended."""
-    life, _Here.life = _Here.life, None
-    if life is None:
+    driver, _Here.driver = _Here.driver, None
+    if driver is None:
         return []
-    variant = life.variant
-    life.close(because)
-    return variant.ended_children
+    driver.close(because)
+    return driver.variant.ended_children
 
 
 def enter(make: Callable[[], AbstractContextManager[Any]]) -> None:

@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from kit import figures
-from kit.choices import RANKS
-from kit.experiment import Experiment, ExperimentError
-from kit.life import Block, Life
+from kit.errors import ExperimentError, RankError
 from kit.machine import find_cores
+from kit.measuring.experiment import Experiment
+from kit.measuring.request import RANKS
+from kit.measuring.run import Driver
+from kit.measuring.shared import Shared
+from kit.measuring.variant import Variant
 from kit.progress import Progress, Stopped, take_turn
 from kit.ranks import rank as there
-from kit.ranks.call import Call, RankError
+from kit.ranks.call import Call
 from kit.ranks.engines import Engines, name_ranks
-from kit.state import Shared
-from kit.variant import Variant
+from kit.records import Block
 
 _MOST_PER_CORE, _MOST_ELSEWHERE = 4, 10_000
 #: Blocks are longer than elsewhere: each is a call.
 _BLOCK_SECONDS = 0.1
-#: A whole run is timed in stretches of about so long, between which it can be stopped.
+#: A complete run is timed in stretches of about so long; between them it can be stopped.
 _STRETCH_SECONDS = 0.25
 _engines: Engines | None = None
 
@@ -173,21 +175,25 @@ def _check(n: Any, timeout: Any, cluster: Any) -> None:
 # What `on=ranks` does
 
 
-class RanksLife(Life):
-    """One life of an experiment on ranks: all begin at once and make equal steps."""
+class RanksDriver(Driver):
+    """Drives one run on ranks: all begin at once and make equal steps."""
 
-    def look_around(self) -> None:
-        """Let the ranks make a life, each its own."""
-        self.rests, self._stretch, self._epoch = False, 1, -1
+    variant: RanksVariant
+    _is_closed = False
+
+    def note_surroundings(self) -> None:
+        """Let the ranks make a run, each its own."""
+        self.is_idle, self._stretch, self._epoch = False, 1, -1
         variant = self.variant
-        names = self._ask(there.begin_life, *variant.told, variant.has_lived)
-        variant.shared.names, variant.has_lived = names[variant.members[0]], True
+        names = self._ask(there.begin_run, *variant.sent, variant.has_started)
+        variant.shared.names = names[variant.members[0]]
+        variant.has_started = True
         self._epoch = variant.engines.epoch
 
     def start(self, seed: int) -> float | None:
         """Start all generators, and run them to their first yield."""
         try:
-            times = self._ask(there.start_life, seed)
+            times = self._ask(there.start_run, seed)
         except RankError as error:
             late = {*self.variant.members} - {*error.answers}
             if error.ranks or not error.answers:
@@ -252,12 +258,12 @@ class RanksLife(Life):
     def close(self, because: BaseException | None = None) -> None:
         """Close all generators, unless a failure has done so."""
         self.read_memory()
-        if self.variant is None or self._epoch != self.variant.engines.epoch:
+        if self._is_closed or self._epoch != self.variant.engines.epoch:
             return
+        self._is_closed = True
         hasty = KeyboardInterrupt() if isinstance(because, KeyboardInterrupt) else None
-        for names in self._ask(there.close_life, hasty).values():
+        for names in self._ask(there.close_run, hasty).values():
             self.variant.ended_children += names
-        self.variant = self.progress = None
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> dict[int, Any]:
         """Let all ranks do the same; return their answers in order."""
@@ -268,10 +274,10 @@ class RanksLife(Life):
 class RanksVariant(Variant):
     """One experiment with one set of knobs on some ranks.
 
-    Its lives are led alone: nothing of it rests.
+    Its runs are sequential: it is never idle between its steps.
     """
 
-    kind_of_life = RanksLife
+    driver = RanksDriver
 
     def __init__(
         self, ranks: Ranks, experiment: Experiment, knobs: Mapping[str, object]
@@ -283,8 +289,8 @@ class RanksVariant(Variant):
             )
         super().__init__(experiment, {RANKS: len(ranks), **knobs})
         self.engines, self.members = ranks._engines, ranks._members
-        self.block_seconds, self.told = _BLOCK_SECONDS, (experiment, dict(knobs))
-        self.shared = Shared([])  # what it closes over is sent with each life
+        self.block_seconds, self.sent = _BLOCK_SECONDS, (experiment, dict(knobs))
+        self.shared = Shared([])  # what it closes over is sent with each run
 
     def ask(
         self, progress: Progress, function: Callable[..., Any], *arguments: object

@@ -51,7 +51,7 @@ def ask_kit(liar):
         try:
             ratio = kit.compare(liar.real(stage), seconds=liar.seconds).ratio
             verdict, reason, figures = ratio.verdict, ratio.reason, str(ratio)
-        except kit.experiment.ExperimentError as error:
+        except kit.measuring.experiment.ExperimentError as error:
             verdict, reason = "refused", str(error)
     return _row(verdict, reason, figures, liar.judge(verdict, reason, real=True))
 

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 import kit
 from kit import clock
-from kit.stats import SAME
+from kit.statistics import SAME
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux tells a process's peak memory"

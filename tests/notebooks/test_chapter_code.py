@@ -118,7 +118,7 @@ def test_a_race_keeps_the_training_and_claims_no_speed_without_it(tidy, tmp_path
         losses, wanted = (each.metrics["loss"][1::2] for each in (trial, source))
         assert losses == pytest.approx(wanted, rel=1e-4)
     ill = copy.deepcopy(source)
-    for life in ill.lives:
+    for life in ill.runs:
         life.metrics["accuracy"] = [x - 0.1 for x in life.metrics["accuracy"]]
     arguments = lenet_race.read_arguments(race)
     table = lenet_race.make_table({"source": source, "resident": ill}, arguments)

@@ -13,8 +13,9 @@ from replay import find_drawn, merge, return_recorded
 from trials import make_machine, rate_trial
 
 import kit
-from kit import measurement, panel, recording, tuning
-from kit.comparison import Comparison
+from kit import panel, recording, tuning
+from kit.measuring import measurement
+from kit.measuring.comparison import Comparison
 
 NOTEBOOKS = [*CHAPTERS, *APPENDICES]
 #: Chapters whose second edition is to come have fewer cells that nbval compares.

@@ -21,9 +21,10 @@ from helpers import forked, refused, wait_until
 from torch.utils.data import DataLoader
 
 import kit
-from kit import hints, life, system
-from kit.experiment import ExperimentError
-from kit.hints import find_hint
+from kit import system
+from kit.errors import ExperimentError
+from kit.measuring import failures as hints, run as life
+from kit.measuring.failures import find_hint
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -62,7 +63,7 @@ def impatient(monkeypatch):
 
 STUBBORN = "import signal, subprocess, time\nsignal.signal(15, signal.SIG_IGN)\n"
 STUBBORN += "subprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
-ENDS = {"stop": "stopped", "no lists": "complete", "another cell": "disturbed"}
+ENDS = {"stop": "stopped", "no lists": "finished", "another cell": "disturbed"}
 
 
 @pytest.mark.parametrize("where", ["set-up", "step", "close"])
@@ -102,7 +103,7 @@ def test_however_it_ends_no_process_is_left_and_who_lingered_is_named(
         with contextlib.nullcontext() if how in ENDS else pytest.raises(how):
             trial = kit.measure(linger)
             is_late = (how, where) == ("stop", "close")
-            assert trial.outcome == ("complete" if is_late else ENDS[how])
+            assert trial.outcome == ("finished" if is_late else ENDS[how])
             assert all(f"({pid})" in repr(trial) for pid in pids)
         theirs = pids if how == "another cell" else set()
         # Killed ones take a moment.

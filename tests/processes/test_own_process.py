@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import kit
-from kit import state
+from kit.measuring import state
 
 QUICK = os.environ | {"KIT_QUICK": "1"}
 #: Where malloc begins to map a block of its own, found without freeing one.

@@ -21,8 +21,9 @@ from ipyparallel import Cluster
 from torch import nn
 
 import kit
-from kit.experiment import ExperimentError, resolve
-from kit.measurement import measure_watched
+from kit.errors import ExperimentError
+from kit.measuring.experiment import resolve
+from kit.measuring.measurement import measure_watched
 from kit.progress import Progress
 from kit.ranks import RankError
 from kit.ranks.call import explain_failure

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from fingerprints import ClaimError, find_claims, fingerprint_claims, read_cells
 from pages import PageError, format_block, format_table, write_table
 
-from kit.recording import Recording, RecordingError, read
+from kit.errors import RecordingError
+from kit.recording import Recording, read
 from kit.teaching import Claim
 
 START = "<!-- claims: written by `python tutorials/scripts/claims.py --write` -->"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from kit.comparison import Comparison
+from kit.journal import keep_journal
+from kit.measuring.comparison import Comparison
 from kit.recording import Recording, write
-from kit.trial import Trial, keep_journal
+from kit.records import Trial
 
 #: From its import on.
 JOURNAL = keep_journal()

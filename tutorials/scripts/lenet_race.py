@@ -26,11 +26,11 @@ from torch.utils.data import DataLoader
 from torchvision.datasets import FashionMNIST
 
 import kit
-from kit import stats
-from kit.comparison import Comparison
-from kit.experiment import ExperimentError
+from kit import statistics
+from kit.errors import ExperimentError, RecordingError
 from kit.figures import text_table
-from kit.recording import Recording, RecordingError, write
+from kit.measuring.comparison import Comparison
+from kit.recording import Recording, write
 
 #: From the source's loop to the fastest: each does what all before it do, too.
 LADDER = {
@@ -386,7 +386,7 @@ def why_not(variant: str, arguments: argparse.Namespace) -> str:
     return ""
 
 
-def make_recording(trials: dict[str, kit.trial.Trial], within: float) -> Recording:
+def make_recording(trials: dict[str, kit.records.Trial], within: float) -> Recording:
     """Return the trials with what they say together: of speed and of accuracy.
 
     Each variant has run alone, one after another. Runs of equal seed are paired.
@@ -400,7 +400,7 @@ def make_recording(trials: dict[str, kit.trial.Trial], within: float) -> Recordi
 
 
 def make_table(
-    trials: dict[str, kit.trial.Trial], arguments: argparse.Namespace
+    trials: dict[str, kit.records.Trial], arguments: argparse.Namespace
 ) -> str:
     """Return a row for each variant, and a sentence about the fastest equal one."""
     _, comparisons, _ = make_recording(trials, arguments.within)
@@ -409,7 +409,7 @@ def make_table(
         low, high = (arguments.images / rate for rate in reversed(trial.interval))
         mean = arguments.images / trial.items_per_second
         time = f"{1000 * mean:,.1f} [{1000 * low:,.1f}, {1000 * high:,.1f}]"
-        accuracy = stats.student_interval(trial.last_values("accuracy"))
+        accuracy = statistics.student_interval(trial.last_values("accuracy"))
         right = f"{accuracy.value:.4f} [{accuracy.low:.4f}, {accuracy.high:.4f}]"
         if variant == "source":
             rows.append((variant, time, "1", right, "", ""))

@@ -33,8 +33,9 @@ from pages import is_static, save_notebook, write_notebook
 from replay import find_recording, merge
 
 from kit import compare
-from kit.ratio import Ratio
-from kit.recording import Recording, RecordingError, read, write
+from kit.errors import RecordingError
+from kit.measuring.ratio import Ratio
+from kit.recording import Recording, read, write
 
 #: Kept back from the time there is: to interrupt a cell and write down what was
 #: measured, and for the check that the machine is still quiet.

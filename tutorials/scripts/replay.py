@@ -15,11 +15,14 @@ from typing import Any
 
 from fingerprints import Cell, fingerprint, parse
 
-from kit import measurement, panel, recording, tuning
-from kit.comparison import Comparison
+from kit import panel, recording, tuning
+from kit.errors import RecordingError
 from kit.figures import format_value
-from kit.recording import Recording, RecordingError, read
-from kit.trial import Trial, write_down
+from kit.journal import write_down
+from kit.measuring import measurement
+from kit.measuring.comparison import Comparison
+from kit.recording import Recording, read
+from kit.records import Trial
 
 #: Calls that return what was measured.
 _MEASURING = {"measure", "compare", "explore", "recorded", "claim"}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from scipy.stats import binomtest
 
-from kit import stats
+from kit import statistics
 
 from .schedule import CONDITIONS, KIT, ONE_THREAD, PEERS
 
@@ -30,7 +30,7 @@ def is_right(row):
 
 
 def is_wrong(row):
-    near = 1 / stats.SAME <= row["truth"] <= stats.SAME
+    near = 1 / statistics.SAME <= row["truth"] <= statistics.SAME
     if row.get("verdict") == "same":
         return not near
     return is_call(row) and (near or not is_right(row))
@@ -147,7 +147,7 @@ def beyond_same(row):
     """Return a row judged by its interval and our zone of 2 % around "the same"."""
     low, high = row.get("low"), row.get("high")
     known = low is not None and high is not None
-    return {**row, "verdict": stats.judge_ratio(low, high) if known else None}
+    return {**row, "verdict": statistics.judge_ratio(low, high) if known else None}
 
 
 _COLUMNS = {

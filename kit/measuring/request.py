@@ -1,4 +1,4 @@
-"""What `measure` and `compare` are asked for: variants, and whether they are fair."""
+"""What `measure` and `compare` are asked for, and whether that can be done."""
 
 from __future__ import annotations
 
@@ -8,29 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from kit.experiment import Experiment, ExperimentError, resolve
+from kit.errors import ExperimentError
 from kit.figures import format_value
-from kit.ratio import MEMORY, QUANTITIES, SETUP, SPEED
-from kit.variant import Variant
+from kit.measuring.experiment import Experiment, resolve
+from kit.measuring.ratio import MEMORY, QUANTITIES, SPEED
+from kit.measuring.unit import read_unit
+from kit.measuring.variant import Place, Variant
 
 #: The knob that says on how many ranks an experiment ran, and the name of the choice
 #: among several experiments.
 RANKS, EXPERIMENT = "ranks", "experiment"
-#: So many whole runs of each, unless more are asked for.
+#: So many complete runs of each, unless others are asked for.
 REPEATS = 6
-
-
-@runtime_checkable
-class Place(Protocol):
-    """Where experiments can live: `kit.start_ranks` returns one."""
-
-    def prepare(self, experiment: Experiment, knobs: Mapping[str, object]) -> Variant:
-        """Make a variant that lives there."""
-
-    def __len__(self) -> int:
-        """Return how many processes the place has."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +34,19 @@ class Request:
     within: float | None = None
     patient: bool = False
     title: str | None = None
+    unit: str | None = None
     is_kept: bool = True
 
     def check(self) -> None:
         """Raise ExperimentError where the parts do not go together."""
         check_arguments(self.seconds, self.repeats)
         self._refuse_idle_arguments()
-        asked, whole = f"of={format_value(self.of)}", self.seconds is None
-        if self.of != SPEED and whole == (self.of in (SETUP, MEMORY)):
+        asked, complete = f"of={format_value(self.of)}", self.seconds is None
+        if self.of != SPEED and complete == (self.of == MEMORY):
             raise ExperimentError(
                 f"{asked} does not go with seconds={format_value(self.seconds)}.\n"
-                f"{SPEED}, {SETUP} and {MEMORY} take a time; with seconds=None whole "
-                "runs are compared: run_seconds, or a metric by its name."
+                f"{SPEED} and {MEMORY} take a time; with seconds=None complete runs "
+                "are compared: run_seconds, or a metric by its name."
             )
         if self.of not in QUANTITIES and not _is_positive(self.within):
             raise ExperimentError(
@@ -74,8 +66,15 @@ class Request:
         if self.patient and (self.of != SPEED or self.seconds is None):
             raise ExperimentError(
                 f"patient=True lets {SPEED} take longer, and changes nothing here.\n"
-                "Leave it out; whole runs have repeats=."
+                "Leave it out; complete runs have repeats=."
             )
+        if self.unit is not None:
+            if self.of != SPEED:
+                raise ExperimentError(
+                    f"unit={format_value(self.unit)} is for {SPEED}, and "
+                    f"{self.of} has a unit of its own.\nLeave it out."
+                )
+            read_unit(self.unit)
 
 
 def check_arguments(seconds: float | None, repeats: int | None) -> None:
@@ -89,7 +88,7 @@ def check_arguments(seconds: float | None, repeats: int | None) -> None:
         return
     if seconds is not None:
         raise ExperimentError(
-            f"repeats={format_value(repeats)} is for whole runs, and seconds="
+            f"repeats={format_value(repeats)} is for complete runs, and seconds="
             f"{format_value(seconds)} measures for a time.\n"
             "Leave it out, or say seconds=None."
         )
@@ -144,7 +143,8 @@ def make_variant(
 ) -> Variant:
     """Make a variant of an experiment in a place, by default this process."""
     made = on.prepare(experiment, knobs) if on else Variant(experiment, knobs)
-    made.label, made.is_inner = label, is_inner
+    made.label = label
+    made.is_inner = is_inner
     return made
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kit import figures
-from kit.experiment import ExperimentError, describe
+from kit.errors import ExperimentError
+from kit.measuring.experiment import describe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,13 +1,19 @@
-"""What to do about the known failures of a DataLoader and its workers."""
+"""What is said of an error in the reader's code: where, what, and what to do.
+
+The table names the known failures of a DataLoader and its workers.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
+from kit.errors import ExperimentError
 from kit.figures import format_bytes
 from kit.machine import this_machine
+from kit.measuring.experiment import Experiment, describe
 
 _IN_A_FILE = """Processes that are not forked cannot see what a cell defines: write it \
 to a file with %%writefile my_data.py, then `from my_data import …`."""
@@ -36,6 +42,46 @@ return CPU tensors and move the batch in the loop.""",
 }
 
 
+class Failure(NamedTuple):
+    """An error's kind, the worker that it was caught in or "", and its message."""
+
+    kind: str
+    worker: str
+    message: str
+
+
+def explain(
+    experiment: Experiment, knobs: Mapping[str, object], error: BaseException, at: str
+) -> ExperimentError:
+    """Return the error that says where the experiment itself has raised one.
+
+    `at` is "set-up", "step 12" or the like.
+    """
+    named = name_dead_worker(error)
+    failure = read_failure(named)
+    where = f"{at}, {failure.worker}" if failure.worker else at
+    call = describe(experiment.name, knobs)
+    lines = [f"{call} raised {failure.kind} in {where}: {failure.message}"]
+    lines.append(find_hint(named) or "The traceback shows the line.")
+    if command := _find_command(experiment, knobs, at):
+        lines.append(f"Try it without the kit: {command}.")
+    return ExperimentError("\n".join(lines))
+
+
+def _find_command(experiment: Experiment, knobs: Mapping[str, object], at: str) -> str:
+    """Return what runs to the same place without the kit, "" where that is unclear."""
+    if experiment.is_script:
+        return f"python {describe(experiment.name, knobs)}"
+    name = getattr(experiment.own, "__name__", "")
+    if not name.isidentifier():  # a lambda, or an object
+        return ""
+    call = describe(name, knobs)
+    steps = at.removeprefix("step ")
+    if steps.isdigit():
+        return f"list(zip(range({steps}), {call}))"
+    return f"next({call})"
+
+
 def walk_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and what it came of, each once: it may be its own cause."""
     visited: set[int] = set()
@@ -51,13 +97,15 @@ def find_hint(error: BaseException) -> str | None:
     >>> find_hint(RuntimeError("DataLoader timed out after 5 seconds"))[:24]
     'A worker hangs, or needs'
     """
-    said, machine = split_error(error)[2], this_machine()
-    if "exited unexpectedly" in said and machine.start_method != "fork":
+    message, machine = read_failure(error).message, this_machine()
+    if "exited unexpectedly" in message and machine.start_method != "fork":
         return f"What it said is in the terminal or the server's log. {_IN_A_FILE}"
-    found = [text for pattern, text in _HINTS.items() if re.search(pattern, said, re.I)]
-    memory = format_bytes(machine.memory_bytes)
-    shared = format_bytes(machine.shared_memory_bytes)
-    return found[0].format(memory=memory, shared=shared) if found else None
+    for pattern, hint in _HINTS.items():
+        if re.search(pattern, message, re.IGNORECASE):
+            memory = format_bytes(machine.memory_bytes)
+            shared = format_bytes(machine.shared_memory_bytes)
+            return hint.format(memory=memory, shared=shared)
+    return None
 
 
 def name_dead_worker(error: BaseException) -> BaseException:
@@ -73,14 +121,12 @@ def name_dead_worker(error: BaseException) -> BaseException:
     return error
 
 
-def split_error(error: BaseException) -> tuple[str, str, str]:
-    """Return an error's kind, the worker it was caught in or "", and its message.
-
-    A worker's error comes with the whole traceback as its message.
-    """
-    kind, where, said = type(error).__name__, "", str(error)
-    if caught := re.match(r"Caught (\w+) (.*?)\.\nOriginal Traceback", said, re.S):
-        kind, where = caught.groups()
+def read_failure(error: BaseException) -> Failure:
+    """Return what an error says; a worker's has the whole traceback as its message."""
+    kind, worker, message = type(error).__name__, "", str(error)
+    caught = re.match(r"Caught (\w+) (.*?)\.\nOriginal Traceback", message, re.DOTALL)
+    if caught:
+        kind, worker = caught.groups()
         # The last line at the margin that begins with the error's name is its message.
-        said = re.split(rf"^(?:\S+\.)?{kind}(?:: |$)", said, flags=re.M)[-1]
-    return kind, where, " ".join(said.split())[:200]
+        message = re.split(rf"^(?:\S+\.)?{kind}(?:: |$)", message, flags=re.M)[-1]
+    return Failure(kind, worker, " ".join(message.split())[:200])

@@ -1,154 +1,14 @@
-"""What a start finds, and what it may change: random states, models, optimizers.
+"""What an experiment closes over and has state: models, optimizers, random generators.
 
-A model of the reader's exists once: what one start changes would be there in the next.
+Each exists once, so what one run changes would be there in the next. All are put back.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import mmap
-import operator
 import random
-import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
-
-from kit import clock, settings, system
-from kit.hints import walk_causes
-
-#: Threads that belong to all: the kit's own, and those that compile for PyTorch.
-_COMMON_THREADS = ("kit ", "InductorSubproc")
-
-#: What shifts the addresses of a run: so many blocks of at most so many bytes, and up
-#: to so many pages. A freed block of over 128 KB would raise malloc's thresholds, which
-#: decide whether the loop's own tensors cost page faults; pages that are mapped do not.
-_BLOCKS, _LARGEST_BLOCK, _MOST_PAGES = 4, 60_000, 3_000
-
-Random = dict[str, Any]
-_Pairs = dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]
-
-
-# Random numbers
-
-
-def seed_everything(seed: int) -> None:
-    """Seed Python's, NumPy's and PyTorch's generators alike."""
-    import numpy
-    import torch
-
-    random.seed(seed)
-    numpy.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def capture_random() -> Random:
-    """Read the states of all random generators."""
-    return {name: read() for name, (read, _) in _list_generators().items()}
-
-
-def restore_random(states: Random) -> None:
-    """Set random generators to states that were read."""
-    for name, (_, set_to) in _list_generators().items():
-        if name in states:
-            set_to(states[name])
-
-
-def _list_generators() -> _Pairs:
-    import numpy
-    import torch
-
-    found: _Pairs = {
-        "python": (random.getstate, random.setstate),
-        "numpy": (numpy.random.get_state, numpy.random.set_state),
-        "cpu": (torch.get_rng_state, torch.set_rng_state),
-    }
-    if clock.find_initialised():
-        module, names = torch.get_device_module(), ["get_rng_state", "set_rng_state"]
-        if hasattr(module, "get_rng_state_all"):
-            names = [f"{name}_all" for name in names]
-        found["accelerator"] = operator.attrgetter(*names)(module)
-    return found
-
-
-# What is there before a start
-
-
-class Outside:
-    """What a start finds: settings, random states, threads and child processes.
-
-    Beside another start, the settings are those that were there before both. As long as
-    it is kept, memory is taken: in one process the same code finds the same memory in
-    every life, and how that suits the caches would become the verdict. The sizes come
-    from the system: a reader's seeds, and the order of their random numbers, have
-    nothing to do with it.
-    """
-
-    def __init__(self, beside: Outside | None = None) -> None:
-        self.settings = beside.settings if beside else settings.capture()
-        self.random = capture_random()
-        self._threads = set(threading.enumerate())
-        others = self._threads - {threading.current_thread()}
-        self._besides = {thread.native_id or 0 for thread in others}
-        self._children = system.find_children(self._besides)
-        draw = random.SystemRandom().randint
-        self._blocks = [bytearray(draw(1, _LARGEST_BLOCK)) for _ in range(_BLOCKS)]
-        self._pages = mmap.mmap(-1, draw(1, _MOST_PAGES) * mmap.PAGESIZE)
-
-    def has_changed_settings(self) -> bool:
-        """Return whether another start would find other settings than this one."""
-        return settings.capture() != self.settings
-
-    def find_children(self) -> dict[int, str]:
-        """Return the names of child processes that this thread has started since."""
-        new = system.find_children(self._besides) - self._children
-        return {pid: system.name_process(pid) for pid in new}
-
-    def has_company(self) -> bool:
-        """Return whether there are new children or threads that are not common."""
-        new = set(threading.enumerate()) - self._threads
-        # A thread of C++ that has run Python is a dummy.
-        own = [x for x in new if not isinstance(x, threading._DummyThread)]
-        alive = any(not thread.name.startswith(_COMMON_THREADS) for thread in own)
-        return alive or bool(self.find_children())
-
-
-def let_go(error: BaseException | None) -> None:
-    """Clear the frames behind an error: they hold its tensors, and loaders' workers.
-
-    Left to the garbage collector, shutting workers down takes seconds; those that are
-    forked later would inherit them.
-    """
-    for each in walk_causes(error):
-        traceback.clear_frames(each.__traceback__)
-
-
-def renew_dynamo() -> bool:
-    """Reset `torch.compile` where its cache is half full; return whether it was.
-
-    Compiled code that guards on an object of the run, such as an optimizer, is compiled
-    anew in each run. At `recompile_limit` Dynamo gives up and runs it uncompiled, for
-    the rest of the process.
-    """
-    if "torch._dynamo" not in sys.modules:
-        return False
-    import torch
-
-    with contextlib.suppress(AttributeError, ImportError):  # private names
-        from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
-        from torch._dynamo import config, convert_frame
-
-        codes = [found() for found in list(convert_frame.input_codes.seen)]
-        counts = [len(_debug_get_cache_entry_list(code)) for code in codes if code]
-        if max(counts, default=0) >= config.recompile_limit / 2:
-            torch.compiler.reset()
-            return True
-    return False
-
-
-# Models, optimizers and the like
 
 
 class Shared:
@@ -164,7 +24,7 @@ class Shared:
         from torch.utils.data import DataLoader
 
         self._kept: list[_Kept] = []
-        self._generators: list[_Generator] = []
+        self._generators: list[_RandomGenerator] = []
         self._loaders: list[Any] = []
         objects = list(objects)
         inside = {id(part) for _, value in objects for part in _list_inner(value)}
@@ -176,9 +36,9 @@ class Shared:
                 name, value = f"{name}.generator", value.generator
             both = hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
             is_trained = isinstance(value, Tensor) and value.requires_grad
-            if _Generator.can_keep(value):
+            if _RandomGenerator.can_keep(value):
                 if all(value is not each.owner for each in self._generators):
-                    self._generators.append(_Generator(name, value))
+                    self._generators.append(_RandomGenerator(name, value))
             elif is_trained or (both and not isinstance(value, type)):
                 self._kept.append(_Kept(name, value))
         self.names = [each.name for each in self._kept if each.has_state]
@@ -200,7 +60,7 @@ class Shared:
             generator.seed(seed)
 
 
-class _Generator:
+class _RandomGenerator:
     """A random generator of the reader's: PyTorch's, NumPy's or Python's."""
 
     def __init__(self, name: str, owner: Any) -> None:
@@ -262,7 +122,7 @@ class _Kept:
     def __init__(self, name: str, owner: Any) -> None:
         self.name, self._owner = name, owner
         try:
-            self._layout, state = _look(owner)
+            self._layout, state = _read_state(owner)
             self._found = _copy(state)
         except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
             first_line = f"{error}".partition("\n")[0]
@@ -276,7 +136,8 @@ class _Kept:
         """Put it back; return whether it had been changed."""
         import torch
 
-        owner, (layout, state) = self._owner, _look(self._owner)
+        owner = self._owner
+        layout, state = _read_state(owner)
         if layout != self._layout:
             raise ValueError(
                 f"changed the layout of {self.name}, which it found and did not make: "
@@ -324,7 +185,7 @@ def _list_inner(owner: Any) -> list[Any]:
     return [part for part in (*modules, *tensors) if part is not owner]
 
 
-def _look(owner: Any) -> tuple[list[object], _State]:
+def _read_state(owner: Any) -> tuple[list[object], _State]:
     """Return what must not change, and what can be put back."""
     import torch
 
