@@ -26,7 +26,7 @@ FOLDERS = kit tests tutorials binder
 PROCESSES = tests/browser tests/processes
 # They measure in earnest, so nothing runs beside them.
 ALONE = tests/test_planted_loops.py
-LIARS = tests/benchmarks/test_liars_in_real_time.py
+ADVERSARIAL = tests/benchmarks/test_adversarial_in_real_time.py
 # Two halves of the chapters, by the last digit of their numbers.
 EVEN = $(wildcard tutorials/[01][02468]_*.ipynb)
 ODD = $(wildcard tutorials/[01][13579]_*.ipynb)
@@ -72,7 +72,7 @@ test: $(READY_FOR_TEST)  ## Run every check: style, spelling, tests, notebooks, 
 test-all: export PYTEST_ADDOPTS += $(NIGHTLY)
 test-all: test  ## The same with appendices, what takes long, chapters at full length
 	$(MAKE) --no-print-directory test-appendices
-	$(PYTEST) $(LIARS)
+	$(PYTEST) $(ADVERSARIAL)
 	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python tutorials/scripts/record.py --dry-run \
 	  tutorials/[0-9]*.ipynb
 
@@ -86,6 +86,7 @@ test-style:
 	  $(BIN)/ruff check $(FOLDERS) pyproject.toml; \
 	  $(BIN)/codespell $(FOLDERS) *.md; \
 	fi
+	$(BIN)/lint-imports
 
 test-processes:
 	$(PYTEST) $(PROCESSES)
@@ -113,7 +114,7 @@ calibrate: $(READY_FOR_TEST)  ## Compare with known truths, some hours at most; 
 	$(BIN)/python -m tests.benchmarks.calibration run --resume
 	$(BIN)/python -m tests.benchmarks.calibration report build/calibration.jsonl \
 	  --store --write kit/MEASURING.md
-	$(BIN)/python tests/benchmarks/liars_beside_peers.py --write kit/MEASURING.md
+	$(BIN)/python tests/benchmarks/adversarial_beside_peers.py --write kit/MEASURING.md
 
 clean:  ## Remove the environment, caches and build outputs
 	@if [ -f $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi

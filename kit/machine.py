@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import multiprocessing
 import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -159,9 +162,7 @@ def find_instruction_sets(root: Path) -> Found:
 
 
 def find_accelerators() -> Found:
-    """Find the devices that PyTorch can use, without taking memory on them."""
-    # Counting does not initialise CUDA. Asking for names does, but without a context,
-    # which would take memory; a process forked afterwards cannot use CUDA.
+    """Find the devices that PyTorch can use, without initialising one."""
     import torch
 
     try:
@@ -171,12 +172,43 @@ def find_accelerators() -> Found:
         if count and kind.type == "mps":
             told = [("Apple GPU", torch.mps.recommended_max_memory())]
         elif count:
-            ask = torch.get_device_module(kind).get_device_properties
-            told = [(ask(i).name, ask(i).total_memory) for i in range(count)]
-    except (RuntimeError, AssertionError, AttributeError) as error:
+            told = _name_devices(kind, count)
+    except (RuntimeError, AssertionError, AttributeError, OSError) as error:
         return None, f"PyTorch cannot tell: {error}".splitlines()[0]
     found = tuple(f"{name}, {figures.format_bytes(memory)}" for name, memory in told)
-    return found, "torch.accelerator; naming one initialises it, without a context"
+    return found, "torch.accelerator"
+
+
+def _name_devices(kind: Any, count: int) -> list[tuple[str, int]]:
+    """Return name and memory of each device.
+
+    PyTorch would initialise CUDA for that, and a process that is forked afterwards
+    could not use it. So while it is not initialised, a process of its own asks.
+    """
+    import torch
+
+    module = torch.get_device_module(kind)
+    if kind.type != "cuda" or module.is_initialized():
+        ask = module.get_device_properties
+        return [(ask(i).name, ask(i).total_memory) for i in range(count)]
+    return _ask_in_another_process(count)
+
+
+@functools.cache
+def _ask_in_another_process(count: int) -> list[tuple[str, int]]:
+    """Ask PyTorch for names and memory in a process that ends with the answer."""
+    code = (
+        "import json, torch\n"
+        "ask = torch.cuda.get_device_properties\n"
+        f"found = [(ask(i).name, ask(i).total_memory) for i in range({count})]\n"
+        "print(json.dumps(found))"
+    )
+    command = [sys.executable, "-c", code]
+    try:
+        answer = subprocess.check_output(command, text=True, timeout=60)
+    except subprocess.SubprocessError as error:
+        raise RuntimeError(f"asking for their names failed: {error}") from error
+    return [(name, memory) for name, memory in json.loads(answer)]
 
 
 def find_start_method() -> Found:

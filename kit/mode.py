@@ -6,7 +6,7 @@ import os
 
 
 def is_quick() -> bool:
-    """Return whether KIT_QUICK=1 asks for quick mode: two steps of each choice."""
+    """Return whether KIT_QUICK=1 asks for quick mode: a few steps of each choice."""
     return os.environ.get("KIT_QUICK") == "1"
 
 

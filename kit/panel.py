@@ -26,7 +26,7 @@ from kit.measuring import request as choices
 from kit.measuring.comparison import Comparison
 from kit.measuring.measurement import compare_watched, measure_watched
 from kit.measuring.plot import Point, Quantity, plot_points, predict_points
-from kit.measuring.ratio import MEMORY, SPEED, quantity_of, unit_of
+from kit.measuring.quantity import MEMORY, SPEED, quantity_of, unit_of
 from kit.measuring.request import Request, check_places, find
 from kit.measuring.variant import Place
 from kit.mode import is_quick, is_static

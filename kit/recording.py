@@ -244,7 +244,7 @@ def recorded(
     machine: str | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> list[Trial]:
-    """Return the trials of "chapter/experiment" that were recorded on other machines.
+    """Return the recorded trials of "chapter/experiment", of this and other machines.
 
     The newest recording of each machine counts; `machine` picks one by name. `folder`
     defaults to the nearest `tutorials/recordings` or `recordings` upward. A trial whose

@@ -157,7 +157,7 @@ class Trial:
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """What the first start and its warm-up added; None where it was not watched."""
+        """What the first start and warm-up added; None where that was not watched."""
         return self.runs[0].memory_bytes if self.runs else None
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.util
 import os
 import runpy
 import shlex
@@ -65,10 +66,31 @@ def load_function(where: str, function: str, seconds: float = 10.0) -> Any:
         "into a function with a `yield`.\n"
     )
     with _telling_after(seconds, said):
-        module = importlib.import_module(path.stem if is_file else where)
+        module = _import_file(path) if is_file else importlib.import_module(where)
     if not hasattr(module, function):
         raise ExperimentError(f"{where} has no {function}.\nName one of its functions.")
     return getattr(module, function)
+
+
+def _import_file(path: Path) -> Any:
+    """Import a script by its path, whatever it is called.
+
+    Its name may have a dot in it (train.v2.py), or be that of a module that is loaded
+    already (select.py). Workers that are not forked import it by its name.
+    """
+    name = path.stem
+    taken = getattr(sys.modules.get(name), "__file__", None)
+    if name.isidentifier() and name not in sys.modules:
+        return importlib.import_module(name)
+    if taken is not None and Path(taken).resolve() == path.resolve():
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(f"script_{name}", path)
+    if spec is None or spec.loader is None:
+        raise ExperimentError(f"{path} cannot be imported.\nName a file of Python.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 class _Ended(BaseException):

@@ -209,9 +209,28 @@ def available_bytes() -> int:
     if devices := clock.find_initialised():
         with contextlib.suppress(RuntimeError):
             return min(map(_count_unused_bytes, devices))
-    memory, (limit, _) = psutil.virtual_memory(), find_memory(_ROOT)
-    left = limit - proportional_bytes() if limit < memory.total else memory.available
-    return max(min(memory.available, left), 0)
+    left = [psutil.virtual_memory().available, *_find_left_in_groups(_ROOT)]
+    return max(min(left), 0)
+
+
+def _find_left_in_groups(root: Path) -> Iterator[int]:
+    """Yield what each control group's limit leaves, whoever in it uses the rest.
+
+    Files that were read and can be dropped at once do not count as used.
+    """
+    names = (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+    for group in find_groups(root, "memory"):
+        for limit_file, usage_file, droppable in names:
+            limit = read_text(root, group / limit_file).strip()
+            usage = read_text(root, group / usage_file).strip()
+            if limit.isdigit() and usage.isdigit():
+                statistics = read_text(root, group / "memory.stat")
+                found = re.search(rf"^{droppable} (\d+)$", statistics, re.MULTILINE)
+                used = int(usage) - (int(found[1]) if found else 0)
+                yield int(limit) - used
 
 
 def _count_unused_bytes(index: int) -> int:
@@ -261,11 +280,11 @@ def _read_high_water() -> int:
 class Load(NamedTuple):
     """One reading of processor seconds since some fixed moment.
 
-    `everyone` is the whole machine's, `process` this process's and its descendants',
-    `thread` the calling thread's, `waited` what all threads of this process have
-    waited for a core. `stolen` is what the host gave to other guests while a
-    processor of this one had work, `throttled` how long this process's control group
-    was stopped by its quota, summed over processors.
+    `everyone` is all programs' on the cores that we may use, `process` this process's
+    and its descendants', `thread` the calling thread's, `waited` what all threads of
+    this process have waited for a core. `stolen` is what the host gave to other guests
+    while a processor of this one had work, `throttled` how long this process's control
+    group was stopped by its quota, summed over processors.
     """
 
     wall: float
@@ -282,20 +301,35 @@ def read_load(root: Path = _ROOT) -> Load:
 
     Files are read below `root`, so that a test can pretend.
     """
-    told = psutil.cpu_times()._asdict()
+    busy = stolen = 0.0
+    for times in _read_allowed_cores():
+        busy += sum(s for name, s in times._asdict().items() if name not in _IDLE)
+        stolen += getattr(times, "steal", 0.0)
     waited = 0
     for path in (root / "proc/self/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             waited += int(path.read_text().split()[1])
     return Load(
         time.perf_counter(),
-        sum(seconds for name, seconds in told.items() if name not in _IDLE),
+        busy,
         time.process_time() + read_children_seconds(),
         time.thread_time(),
         waited * 1e-9,
-        told.get("steal", 0.0),
+        stolen,
         read_throttled(root),
     )
+
+
+def _read_allowed_cores() -> list[Any]:
+    """Return the times of the cores that this process may use.
+
+    In a container, the others are other people's.
+    """
+    every = psutil.cpu_times(percpu=True)
+    if not hasattr(os, "sched_getaffinity"):
+        return every
+    allowed = os.sched_getaffinity(0)
+    return [times for number, times in enumerate(every) if number in allowed]
 
 
 def describe_load(before: Load, after: Load) -> dict[str, float]:

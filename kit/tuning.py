@@ -406,6 +406,7 @@ def _try(
                 _check_items(found, size, max(first.items, second.items))
                 variant.block_seconds = usual
                 driver.run.blocks.clear()
+                driver.run.metrics.clear()
                 if (driver.run.memory_bytes or 0) <= found.budget_bytes:
                     if second.seconds < _LONG_STEP * seconds:
                         driver.warm_up(seconds)

@@ -96,14 +96,18 @@ def once(*, lr=0.1):
     yield 1, {"loss": 0.5}
 
 
-TWO, WHOLE = {"a": train, "b": train}, {"seconds": None, "lr": [1, 2], "within": 1}
+TWO, COMPLETE = {"a": train, "b": train}, {"seconds": None, "lr": [1, 2], "within": 1}
 HALF_USED = train()
 next(HALF_USED)
+MEMORY = "peak_memory_bytes"
 ASKED = [(lambda: ask(of="items_per_secnod"), ["items_per_secnod", "items_per_second"])]
 ASKED += [(lambda: ask(of="run_seconds"), ["run_seconds", "seconds=None"])]
 ASKED += [(lambda: ask(of="loss", within=0.1), ["loss", "seconds=None"])]
 ASKED += [(lambda: ask(of="loss", seconds=None), ["loss", "within="])]
-ASKED += [(lambda: ask(of="setup_seconds", seconds=None), ["setup_seconds", "seconds"])]
+ASKED += [(lambda: ask(of=MEMORY, seconds=None), [MEMORY, "seconds=None"])]
+ASKED += [(lambda: ask(of="setup_seconds"), ["setup_seconds", MEMORY])]
+ASKED += [(lambda: ask(unit="furlongs"), ["'furlongs'", "ms per step"])]
+ASKED += [(lambda: ask(of=MEMORY, unit="GB/s"), ["'GB/s'", MEMORY])]
 ASKED += [(lambda: ask(of=["loss"]), ["of=['loss']"])]
 ASKED += [(lambda: ask(batch_size=[]), ["batch_size", "empty"])]
 ASKED += [(lambda: kit.explore(train, of="loss", lr=[1, 2]), ["explore()", "loss"])]
@@ -115,7 +119,7 @@ ASKED += [(lambda: kit.compare(train, lr=(1, 2)), ["one variant", "train(", "=["
 ASKED += [(lambda: kit.compare({}, lr=[1, 2]), ["empty"])]
 ASKED += [(lambda: kit.compare({"x": slow, "bad": no_yield}), ["no_yield", "'bad'"])]
 ASKED += [(lambda: kit.compare(TWO, experiment=[1, 2]), ["experiment=", "rename"])]
-ASKED += [(lambda: kit.compare(once, of="f", **WHOLE), ["once(", "'f'", "loss"])]
+ASKED += [(lambda: kit.compare(once, of="f", **COMPLETE), ["once(", "'f'", "loss"])]
 ASKED += [(lambda: kit.measure(lambda: [1, 2]), ["list", "yield n"])]
 ASKED += [(lambda: kit.measure(lambda: HALF_USED), ["already", "restarted"])]
 ASKED += [(lambda: kit.measure(lambda: (x for x in ())), ["yield n"])]
@@ -188,13 +192,13 @@ def test_who_raises_is_named_with_where_and_why(where, error, place, door):
 
 
 def test_the_error_of_a_step_is_not_hidden_by_one_of_closing_the_other():
-    """In the second life of each: those live side by side."""
-    lives = itertools.count()
+    """After three first runs: the next two are interleaved."""
+    starts = itertools.count()
 
-    def lead(late):
-        return lambda: (yields(1) if next(lives) < 2 else late)()
+    def late(experiment):
+        return lambda: (yields(1) if next(starts) < 3 else experiment)()
 
-    both = {"sour": lead(ends("closing", ValueError)), "bad": lead(ends(2, KeyError))}
+    both = {"sour": late(ends("closing", ValueError)), "bad": late(ends(2, KeyError))}
     refused(lambda: kit.compare(both), "bad()", "KeyError", "step 3")
 
 
@@ -218,7 +222,11 @@ def is_count(x):
 
 
 def is_nothing(x):
-    return x is None  # a number of whole runs where none are asked for
+    return x is None  # a number of complete runs where none are asked for
+
+
+def is_unit(x):
+    return x is None or (type(x) is str and ("/s" in x or " per " in x))
 
 
 #: What must be named, where junk gets in, and what is none there.
@@ -231,6 +239,7 @@ ARGUMENTS = [
     ("measure(): repeats=", lambda x: kit.measure(train, repeats=x), is_nothing),
     ("compare(): repeats=", lambda x: ask(repeats=x), is_nothing),
     ("timeline(): steps=", lambda x: kit.timeline(train, steps=x), is_count),
+    ("unit=", lambda x: ask(unit=x), is_unit),
     ("within=", lambda x: ask(of="loss", seconds=None, within=x), is_time),
     ("on=", lambda x: kit.measure(train, on=x), lambda x: x is None),
     ("momentum=", lambda x: kit.measure(train, momentum=x), lambda x: False),

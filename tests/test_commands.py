@@ -121,6 +121,9 @@ def test_a_script_is_imported_as_python_would_run_it(capsys):
     for where in ("package/train.py", "package.module"):
         assert next(load_function(where, "train")()) == 5
     assert sys.modules["train"].__name__ == "train", "worker processes find it"
+    for name in ("train.v2", "json"):  # a dot, and the name of a module that is loaded
+        Path(f"{name}.py").write_text("def train():\n    yield 7")
+        assert next(load_function(f"{name}.py", "train")()) == 7
     Path("quick.py").write_text("import time\ntime.sleep(0.1)\n1 / 0")
     for seconds, times in ((10.0, 0), (0.01, 1)):
         with pytest.raises(ZeroDivisionError):  # which Python shows

@@ -7,13 +7,13 @@ import warnings
 
 import nbformat
 import pytest
+from adversarial import ADVERSARIAL
 from benchmarks.calibration import code, results
-from liars import LIARS
 from pages import find_anchors, find_broken_links
 from project import ROOT, own_files
 
 from kit import statistics
-from kit.measuring import plan as budget, ratio, run as life
+from kit.measuring import plan, ratio, variant
 
 PAGES = [path for path in own_files() if path.suffix in (".ipynb", ".md")]
 
@@ -60,19 +60,20 @@ def test_links_that_lead_nowhere_are_told_from_others(tmp_path, kind):
 MEASURING = ROOT / "kit" / "MEASURING.md"
 
 
-def test_the_page_shows_the_newest_calibration_and_every_liar():
+def test_the_page_shows_the_newest_calibration_and_every_adversarial_experiment():
     assert results.check_page(MEASURING) == []
     if words := results.describe_age(ROOT / "kit"):
         warnings.warn(words, stacklevel=1)
     page = MEASURING.read_text("utf-8")
-    table = page.partition("<!-- liars -->")[2].partition("<!-- end of liars -->")[0]
+    table = page.partition("<!-- adversarial -->")[2].partition("<!-- end of")[0]
     shown = {line.split("|")[1].strip() for line in table.splitlines() if "|" in line}
-    assert {liar.name for liar in LIARS if liar.real} <= shown
+    assert {case.name for case in ADVERSARIAL if case.real} <= shown
 
 
 def test_a_calibration_grows_old_by_what_measures_and_not_by_words(tmp_path):
+    (tmp_path / "measuring").mkdir()
     for name in code.MEASURING:
-        shutil.copy(ROOT / "kit" / f"{name}.py", tmp_path)
+        shutil.copy(ROOT / "kit" / f"{name}.py", tmp_path / f"{name}.py")
     before = code.hash_measuring(tmp_path)
     text = (tmp_path / "clock.py").read_text("utf-8")
     for old, new, is_new in (
@@ -88,19 +89,19 @@ def test_a_calibration_grows_old_by_what_measures_and_not_by_words(tmp_path):
 def test_the_page_names_the_limits_that_the_code_has():
     """By private names: nothing else would notice that the page is out of date."""
     page = MEASURING.read_text("utf-8")
-    for said in (
+    for words in (
         f"[1/{statistics.SAME:g}, {statistics.SAME:g}]",
-        f"differ by over {statistics.SAME - 1:.0%}",
+        f"differs by over {statistics.SAME - 1:.0%}",
         f"take over {ratio._BUSY:g} core",
         f"wait over {ratio._WAITING:.0%} of the time",
         f"stopped the process over {ratio._THROTTLED:.0%} of the time",
-        f"{1000 * budget._BLOCK_SECONDS_UNDER_QUOTA:.0f} ms under a quota",
-        f"at least {1000 * life.BLOCK_SECONDS:.0f} ms",
-        f"cold and alone: {budget._FIRST_SHARE:.0%} of the budget",
-        f"{budget._OVER_STRETCH:g} times the way to a slow block",
+        f"{1000 * plan._BLOCK_SECONDS_UNDER_QUOTA:.0f} ms under a quota",
+        f"at least {1000 * variant.BLOCK_SECONDS:.0f} ms",
+        f"use {plan._FIRST_SHARE:.0%} of the budget",
+        f"{plan._OVER_SLOW:g} times the way to a slow block",
     ):
-        assert re.sub(r"(\d)%", r"\1 %", said) in page, said
-    assert budget._LEAST_PAIRS == 5 and "five, which may take three times" in page
-    assert budget._MOST_OVER == 3 and math.exp(budget._NARROW) == pytest.approx(1.005)
-    assert budget._SHARE_OF_START == 0.25 and "a quarter of what its start" in page
+        assert re.sub(r"(\d)%", r"\1 %", words) in page, words
+    assert ratio.LEAST_PAIRS == 5 and "five, which may take three times" in page
+    assert plan._MOST_OVER == 3 and math.exp(plan._NARROW) == pytest.approx(1.005)
+    assert plan._SHARE_OF_START == 0.25 and "a quarter of what its start" in page
     assert ratio._CHANGED == 1.2 and "off by over a fifth" in page

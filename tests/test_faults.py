@@ -8,21 +8,24 @@ import math
 import random
 import re
 import sys
+import time
+import traceback
 import weakref
 
 import numpy
 import pytest
 import torch
-from helpers import refused
+from helpers import children, refused
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from trials import make_run, make_trial, rate_trial
 
 import kit
-from kit import recording
+from kit import journal, recording
 from kit.errors import ExperimentError
-from kit.measuring import plan as budget
+from kit.measuring import plan, run as driving
 from kit.measuring.comparison import Comparison
+from kit.measuring.failures import walk_causes
 from kit.measuring.ratio import compare_trials
 from kit.progress import Progress
 from kit.records import Block
@@ -90,8 +93,8 @@ def test_a_saved_finding_keeps_its_finding(tmp_path):
     found = kit.load(path)
     assert found.headline() == title and found.ratio.value == pytest.approx(2)
     kit.save(slow, path)
-    (alone,) = kit.load(path)
-    assert alone.items_per_second == pytest.approx(10)
+    (single,) = kit.load(path)
+    assert single.items_per_second == pytest.approx(10)
 
 
 def test_only_what_the_kit_offers_is_offered_by_tab():
@@ -109,8 +112,8 @@ def test_a_metric_has_the_last_value_that_was_given(tmp_path):
     """Also where it was last given some steps ago, and where it is not a number."""
     given, diverged = [0.5, None, 0.3, None], [0.5, math.nan]
     for column, wanted in ((given, 0.3), (diverged, math.nan)):
-        life = make_run(seconds=[1.0], metrics={"loss": column})
-        recording.save([make_trial([life])], tmp_path / "a.json")
+        run = make_run(seconds=[1.0], metrics={"loss": column})
+        recording.save([make_trial([run])], tmp_path / "a.json")
         (read,) = kit.load(tmp_path / "a.json")
         assert read.last_values("loss") == pytest.approx([wanted], nan_ok=True)
         assert re.search(rf"loss +{wanted:.4g} +last value", repr(read))
@@ -131,6 +134,40 @@ def test_an_error_that_is_its_own_cause_ends_like_any_other():
 
     with pytest.raises(ExperimentError, match="no more"):
         kit.measure(train)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_debugger_finds_what_a_step_had_and_no_worker(error, monkeypatch):
+    """Its loader is told to end its workers, and they are not waited for."""
+    for name in ("_GRACE_SECONDS", "_GRACE_AFTER_INTERRUPT"):
+        monkeypatch.setattr(driving, name, 10.0)
+
+    def compute(batch):
+        half = batch / 2
+        if batch.item() == 2:
+            raise error
+        return half
+
+    def train(*, lr=0.1):
+        how = {"num_workers": 1, "multiprocessing_context": "fork"}
+        batches = iter(DataLoader(range(64), **how))
+        for batch in batches:
+            compute(batch)
+            yield 1
+
+    expected, begun = (
+        ExperimentError if error is ValueError else error,
+        time.monotonic(),
+    )
+    with pytest.raises(expected) as caught:
+        kit.measure(train)
+    assert not children() and time.monotonic() - begun < 5
+    *_, cause = walk_causes(caught.value)
+    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    found = {frame.f_code.co_name: frame.f_locals for frame in frames}
+    assert (found["train"]["lr"], found["train"]["batch"].item()) == (0.1, 2)
+    assert found["compute"]["half"].item() == 1
+    assert "batches" in found["train"]
 
 
 class Odd(nn.Module):
@@ -154,11 +191,10 @@ def test_models_of_all_kinds_can_be_closed_over_and_come_back():
                 net.edges.mul_(2)
             yield 1
 
-    assert any(
-        life.beside for life in kit.compare(train, changes=[0, 0]).trials[0].runs
-    )
+    made = kit.compare(train, changes=[0, 0])
+    assert any(run.interleaved for run in made.baseline.runs)
     made = kit.compare(train, changes=[True, False])
-    assert not any(life.beside for trial in made.trials for life in trial.runs)
+    assert not any(run.interleaved for trial in made.trials for run in trial.runs)
     assert torch.equal(net.layer.weight, before["layer.weight"])
     assert torch.equal(net.edges.to_dense(), before["edges"].to_dense())
     assert "Shared and put back at each start: meta, net." in made.baseline.notes
@@ -186,7 +222,7 @@ def test_every_start_draws_the_same_from_the_readers_own_generator(make, draw):
     assert len({tuple(numbers[:2]) for numbers in drawn}) == 1 < len(drawn)
     assert len(set(drawn[0])) == len(drawn[0])
     assert draw(own) == draw(before), "the reader's goes on where it was"
-    assert not any(life.beside for life in made.baseline.runs)
+    assert not any(run.interleaved for run in made.baseline.runs)
     assert "own" in made.baseline.notes[0]
 
 
@@ -229,18 +265,18 @@ def test_a_model_that_cannot_be_copied_is_named_with_advice():
 
 
 def test_a_model_among_the_knobs_is_let_go_with_the_trial(monkeypatch):
-    monkeypatch.setattr(kit.records, "_JOURNALS", [])
+    monkeypatch.setattr(journal, "_JOURNALS", [])
 
     def look(*, net):
         while True:
             yield 1
 
     net = nn.Linear(2, 2)
-    lives = weakref.ref(net)
+    left = weakref.ref(net)
     kit.measure(look, net=net)
     del net
     gc.collect()
-    assert lives() is None
+    assert left() is None
 
 
 def test_the_commonest_mistake_is_named_soon():
@@ -256,7 +292,7 @@ def test_the_commonest_mistake_is_named_soon():
     assert len(steps) < 50
 
 
-def test_steps_of_a_whole_run_are_heard(monkeypatch):
+def test_steps_of_a_complete_run_are_heard(monkeypatch):
     monkeypatch.delenv("KIT_QUICK")
     heard = []
     monkeypatch.setattr(Progress, "hear", lambda self: heard.append(1))
@@ -304,8 +340,8 @@ def test_a_file_that_was_mended_and_loaded_again_is_read_again(tmp_path, monkeyp
 
 def test_ranks_may_have_blocks_without_items():
     some = [Block(1.0, 1.0, items, 1) for items in (4, 0, 4)]
-    assert budget.is_steady(some[:2]) is False and budget.is_steady(some)
-    assert budget.is_steady([Block(1.0, 1.0, 0, 1)])
+    assert plan.is_steady(some[:2]) is False and plan.is_steady(some)
+    assert plan.is_steady([Block(1.0, 1.0, 0, 1)])
     idle = rate_trial(1.0, items=0)
     assert compare_trials(idle, rate_trial(1.0)).verdict == "cannot tell"
     assert "count" in repr(idle)

@@ -83,7 +83,7 @@ def assert_apart(look, one, other, end=(None, bool)):
     assert len(found) > 1 and all(seen == before for seen in found)
     assert all(one.kept + other.kept)
     longest = max(draws, key=len)
-    assert all(life == longest[: len(life)] for life in draws), "seeded alike"
+    assert all(run == longest[: len(run)] for run in draws), "seeded alike"
     assert len(set(longest)) == len(longest)
 
 
@@ -251,7 +251,7 @@ def test_a_net_is_put_back_however_it_is_reached_and_named(name, experiment, kno
     before = NET.weight.tolist()
     trial = kit.measure(experiment, **knobs)
     assert f"put back at each start: {name}." in repr(trial)
-    assert trial.block_items == [4, 4]
+    assert [block.items for block in trial.blocks] == [4, 4]
     assert NET.weight.tolist() == before and NET.weight.grad is None
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -118,13 +119,18 @@ def test_garbage_or_nothing_is_unknown_no_guess_and_no_error(files):
     assert all(map(math.isfinite, load)) and load.throttled == 0
 
 
-def test_no_memory_is_planned_with_that_cannot_be_taken(monkeypatch):
+def test_no_memory_is_planned_with_that_cannot_be_taken(monkeypatch, tmp_path):
+    """Whoever uses it: another notebook of the same container, for example."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: MEMORY)
-    monkeypatch.setattr(system, "proportional_bytes", lambda: 10**9)
-    limits = {MEMORY.total: MEMORY.available, 3 * 10**9: 2 * 10**9, 10**8: 0}
-    for limit, left in limits.items():
-        monkeypatch.setattr(system, "find_memory", lambda root, most=limit: (most, ""))
-        assert system.available_bytes() == left
+    monkeypatch.setattr(system, "_ROOT", tmp_path)
+    assert system.available_bytes() == MEMORY.available
+    folder = tmp_path / "sys/fs/cgroup"
+    folder.mkdir(parents=True)
+    (folder / "memory.stat").write_text("anon 5\ninactive_file 200000000\n")
+    for limit, used, left in ((3e9, 1.2e9, 2e9), (1e8, 9e8, 0), (1e15, 0, None)):
+        (folder / "memory.max").write_text(f"{limit:.0f}\n")
+        (folder / "memory.current").write_text(f"{used:.0f}\n")
+        assert system.available_bytes() == (MEMORY.available if left is None else left)
     monkeypatch.setattr(kit.clock, "find_initialised", lambda: [0, 1])
     told = {"memory_reserved": 9, "memory_allocated": 5, "get_memory_info": (70, 80)}
     for name, fact in told.items():
@@ -185,6 +191,7 @@ def test_accelerators_are_named_or_else_unknown(monkeypatch, kind, count, found,
 
     current = kind and SimpleNamespace(type=kind)
     module = SimpleNamespace(get_device_properties=describe)
+    module.is_initialized = lambda: True
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: current)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
     monkeypatch.setattr(torch, "get_device_module", lambda _: module)
@@ -193,6 +200,20 @@ def test_accelerators_are_named_or_else_unknown(monkeypatch, kind, count, found,
     assert machine.accelerators == found and name in machine.name
     told = machine.reasons["accelerators"]
     assert told.endswith("driver too old") == (kind == "broken")
+
+
+def test_asking_what_this_machine_is_leaves_cuda_to_processes_forked_later(monkeypatch):
+    """A process that is forked after CUDA was initialised cannot use it."""
+    module = SimpleNamespace(is_initialized=lambda: False)
+    module.get_device_properties = lambda _: pytest.fail("this initialises CUDA")
+    current = SimpleNamespace(type="cuda")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: current)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
+    answers = ['[["GPU", 80000000000]]']
+    monkeypatch.setattr(subprocess, "check_output", lambda *_, **__: answers.pop())
+    machines = [kit.this_machine() for _ in range(2)]  # it is asked only once
+    assert {machine.accelerators for machine in machines} == {("GPU, 80 GB",)}
 
 
 def test_every_fact_has_its_reason_on_the_card_and_survives_json():
@@ -219,11 +240,12 @@ IDLE = {"idle": 5000.0, "iowait": 600.0, "guest": 40.0, "guest_nice": 5.0}
 
 @pytest.mark.parametrize("idle", [IDLE, IDLE | {"steal": 900.0}, {}])
 def test_only_work_is_work_and_all_threads_wait(monkeypatch, idle):
+    """On the cores that this process may use: the others are other people's."""
     times = collections.namedtuple("cpu_times", BUSY | idle)(**BUSY, **idle)
-    monkeypatch.setattr(psutil, "cpu_times", lambda: times)
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [times] * 3)
     threads = enumerate(["5 2000000000 9\n", "5 500000000 9\n", "half a line"])
     files = {f"proc/self/task/{n}/schedstat": text for n, text in threads}
-    found = look(files, ask=system.read_load)
+    found = look(files, cores=1, ask=system.read_load)
     assert (found.everyone, found.stolen) == (165, idle.get("steal", 0))
     assert found.waited == pytest.approx(2.5)
 

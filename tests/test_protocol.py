@@ -10,10 +10,10 @@ import time
 
 import numpy
 import pytest
-import scipy.stats
 import torch
 from helpers import JOURNAL, FakeClock, LazyTensor
 from hypothesis import given, strategies as st
+from trials import make_trial, rate_trial
 
 import kit
 from kit.errors import ExperimentError
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("tidy")
 
 
 exactly = functools.partial(pytest.approx, abs=1e-7)  # it rounds to a nanosecond
-#: So dear that `measure` starts it only once.
-DEAR = 30.0
+#: So expensive a set-up that `measure` makes two runs, the least that it makes.
+EXPENSIVE = 30.0
 MILLISECONDS = st.integers(1, 60).map(lambda n: n / 1000)
 #: How long a step takes, and how many items it says; none for a bare `yield`.
 LOOPS = st.lists(st.tuples(MILLISECONDS, st.integers(0, 9)), min_size=1, max_size=12)
@@ -69,27 +69,27 @@ def test_no_item_and_no_second_of_a_loop_is_lost_or_counted_twice(first, loop, s
     gc.freeze()  # the kit collects garbage before it reads memory
     with FakeClock() as clock:
         trial = kit.measure(train, seconds=0.5)
-    for life, end in zip(trial.runs, closed, strict=True):
-        assert life.setup_seconds == exactly(setup)
-        excluded = total(life.blocks, "excluded_seconds")
-        begun = end - total(life.blocks) - excluded
+    for run, end in zip(trial.runs, closed, strict=True):
+        assert run.setup_seconds == exactly(setup)
+        excluded = total(run.blocks, "excluded_seconds")
+        begun = end - total(run.blocks) - excluded
         timed = [(s, n) for at, s, n in yielded if begun + 1e-5 < at < end + 1e-5]
-        assert total(life.blocks) == exactly(sum(s for s, n in timed if n))
+        assert total(run.blocks) == exactly(sum(s for s, n in timed if n))
         assert excluded == exactly(sum(s for s, n in timed if not n))
-        assert total(life.blocks, "items") == sum(n for _, n in timed)
-        assert total(life.blocks, "steps") == sum(n > 0 for _, n in timed)
-        assert min(block.seconds for block in life.blocks) >= 0.02 - 1e-8
+        assert total(run.blocks, "items") == sum(n for _, n in timed)
+        assert total(run.blocks, "steps") == sum(n > 0 for _, n in timed)
+        assert min(block.seconds for block in run.blocks) >= 0.02 - 1e-8
 
 
-@given(run=LOOPS, setup=MILLISECONDS, checkpoint=MILLISECONDS)
-def test_a_whole_run_is_counted_from_its_first_yield_to_its_end(run, setup, checkpoint):
+@given(loop=LOOPS, setup=MILLISECONDS, checkpoint=MILLISECONDS)
+def test_a_complete_run_counts_from_its_first_yield_to_its_end(loop, setup, checkpoint):
     seeds = []
 
     def train():
         seeds.append(torch.initial_seed())
         clock.work(setup)
         yield 1_000_000
-        for seconds, items in run:
+        for seconds, items in loop:
             clock.work(seconds)
             yield (items, {"even": items}) if items in (2, 4, 6, 8) else items or None
         clock.work(checkpoint)  # what follows the last yield belongs to the run
@@ -97,14 +97,14 @@ def test_a_whole_run_is_counted_from_its_first_yield_to_its_end(run, setup, chec
     gc.freeze()  # the kit collects garbage before it reads memory
     with FakeClock() as clock:
         trial = kit.measure(train, seconds=None, repeats=2)
-    counted = [items for _, items in run if items]
-    spent = sum(seconds for seconds, items in run if items) + checkpoint
+    counted = [items for _, items in loop if items]
+    spent = sum(seconds for seconds, items in loop if items) + checkpoint
     assert seeds == [0, 1]
     assert trial.setup_seconds == exactly([setup] * 2)
     assert trial.block_seconds == exactly([spent] * 2)
-    assert trial.block_items == [sum(counted)] * 2
+    assert [block.items for block in trial.blocks] == [sum(counted)] * 2
     assert [block.steps for block in trial.blocks] == [len(counted)] * 2
-    bare = 2 * sum(seconds for seconds, items in run if not items)
+    bare = 2 * sum(seconds for seconds, items in loop if not items)
     assert trial.excluded_seconds == exactly(bare)
     assert ("excluded" in repr(trial)) == (bare > 0), "the report says it"
     even = [float(n) if n % 2 == 0 else math.nan for n in counted]
@@ -113,10 +113,16 @@ def test_a_whole_run_is_counted_from_its_first_yield_to_its_end(run, setup, chec
 
 
 @pytest.mark.parametrize(
-    ("cold", "later", "lives"),
-    [(0.05, 0.05, 5), (1.4, 0.01, 5), (0.4, 0.4, 4), (0.9, 0.9, 2), (5.0, 5.0, 1)],
+    ("cold", "later", "count"),
+    [
+        (0.05, 0.05, 5),
+        (5.0, 0.01, 5),  # that libraries are loaded says nothing about later starts
+        (0.01, 0.4, 4),
+        (0.9, 0.9, 2),
+        (5.0, 5.0, 2),  # one run has no range
+    ],
 )
-def test_starts_are_as_many_as_the_seconds_would_pay(clock, cold, later, lives):
+def test_runs_are_as_many_as_the_seconds_would_pay_starts_of(clock, cold, later, count):
     starts = []
 
     def train():
@@ -125,32 +131,42 @@ def test_starts_are_as_many_as_the_seconds_would_pay(clock, cold, later, lives):
         yield from steps(clock, 0.005)()
 
     trial = kit.measure(train, seconds=2.0)
-    assert trial.setup_seconds == exactly([cold, *[later] * (lives - 1)])
-    assert [life.round for life in trial.runs] == list(range(lives))
-    each = [total(life.blocks) for life in trial.runs]
-    assert sum(each) == pytest.approx(2.0, abs=0.03 * lives)
-    assert lives < 5 or each == pytest.approx([0.4] * 5, abs=0.03), "equal lives"
-    assert ("of this start" if lives == 1 else f"over {lives} starts") in repr(trial)
+    assert trial.setup_seconds == exactly([cold, *[later] * (count - 1)])
+    assert [run.round for run in trial.runs] == list(range(count))
+    each = [total(run.blocks) for run in trial.runs]
+    assert each == pytest.approx([0.4, *[1.6 / (count - 1)] * (count - 1)], abs=0.03)
+    assert f"range of {count} runs" in repr(trial)
 
 
-def test_the_interval_is_over_starts_because_they_are_not_equally_fast(clock):
+def test_a_speed_has_the_range_of_its_runs_which_are_not_equally_fast(clock):
     paces = [0.0100, 0.0110, 0.0095, 0.0105, 0.0102]
     coming = iter(paces)
     trial = kit.measure(lambda: steps(clock, next(coming), items=1)(), seconds=2.0)
-    logs = -numpy.log(paces)
-    bounds = scipy.stats.t.interval(0.95, 4, logs.mean(), scipy.stats.sem(logs))
-    assert trial.interval == pytest.approx(numpy.exp(bounds), rel=1e-6)
-    assert trial.items_per_second == pytest.approx(numpy.exp(logs.mean()), rel=1e-6)
+    assert trial.spread == pytest.approx((1 / 0.0110, 1 / 0.0095), rel=1e-6)
+    mean = numpy.exp(-numpy.log(paces).mean())
+    assert trial.items_per_second == pytest.approx(mean, rel=1e-6)
+    assert trial.step_seconds == pytest.approx(1 / mean, rel=1e-6)
+    for text in (repr(trial), trial._repr_html_()):
+        assert "[90.91, 105.3], range of 5 runs" in text and "95 %" not in text
 
 
-def test_a_single_start_has_an_interval_of_its_blocks_and_a_single_run_none(clock):
-    uneven = steps(clock, lambda n: 0.03 + 0.002 * (n % 3), setup=DEAR)
-    trial = kit.measure(uneven, seconds=2.0)
-    whole = sum(trial.block_items) / sum(trial.block_seconds)
-    assert trial.items_per_second == pytest.approx(whole)
-    assert trial.interval[0] < whole < trial.interval[1]
-    run = kit.measure(steps(clock, 0.01, length=3), seconds=None)
-    assert all(map(math.isnan, run.interval)) and "nan" not in repr(run)
+def test_a_first_run_widens_no_range_unless_there_is_no_other():
+    assert rate_trial([[1.0], [2.0]], first=[0.1]).spread == exactly((5, 10))
+    assert rate_trial(pairs=0, first=[0.1]).spread == exactly((100, 100))
+    assert all(map(math.isnan, make_trial([]).spread))
+
+
+@pytest.mark.parametrize("way", ["complete", "quick"])
+def test_one_run_has_no_range_and_says_so(clock, monkeypatch, way):
+    if way == "quick":
+        monkeypatch.setenv("KIT_QUICK", "1")
+    uneven = steps(clock, lambda n: 0.03 + 0.002 * (n % 3), length=30)
+    trial = kit.measure(uneven, seconds=None if way == "complete" else 2.0)
+    (run,) = trial.runs
+    assert run.items / run.seconds == pytest.approx(trial.items_per_second)
+    assert trial.spread == pytest.approx([trial.items_per_second] * 2)
+    assert "one run" in repr(trial) and "range" not in repr(trial)
+    assert "nan" not in repr(trial)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +181,15 @@ def test_a_single_start_has_an_interval_of_its_blocks_and_a_single_run_none(cloc
 )
 def test_warm_up_is_no_part_of_the_speed(clock, duration, expected):
     begun = clock.now
-    trial = kit.measure(steps(clock, duration, setup=DEAR), seconds=10.0)
+    trial = kit.measure(steps(clock, duration, setup=EXPENSIVE), seconds=10.0)
     assert trial.step_seconds == pytest.approx(expected, rel=0.02)
     assert trial.outcome == "finished"
-    assert clock.now - begun < DEAR + 1.5 * 10.0
+    assert clock.now - begun < 2 * EXPENSIVE + 1.5 * 10.0
 
 
 @pytest.mark.parametrize(
-    ("seconds", "limits"), [(0.2, [0.5]), (3.0, [3.0]), (60.0, [10.0, *[0.5] * 4])]
+    ("seconds", "limits"),
+    [(0.2, [0.5] * 2), (3.0, [3.0, *[0.5] * 4]), (60.0, [10.0, *[0.5] * 4])],
 )
 def test_a_speed_that_never_settles_is_said_and_not_waited_for(clock, seconds, limits):
     diary = []
@@ -180,32 +197,36 @@ def test_a_speed_that_never_settles_is_said_and_not_waited_for(clock, seconds, l
     trial = kit.measure(growing, seconds=seconds)
     assert trial.outcome == "not settled" and "settle" in repr(trial)
     times = zip(diary[::2], diary[1::2], trial.runs, limits, strict=True)
-    for begun, closed, life, limit in times:
-        spent = closed - begun - total(life.blocks)
+    for begun, closed, run, limit in times:
+        spent = closed - begun - total(run.blocks)
         assert limit <= spent <= 1.12 * limit + 0.03  # a step was under way
 
 
 def test_an_epoch_is_started_again_without_its_set_up_and_warm_up(clock):
-    starts = []
+    starts, has_ended = [], False
 
     def epoch():
-        clock.work(0.3 if starts else DEAR)
+        nonlocal has_ended
+        clock.work(0.3 if has_ended else EXPENSIVE)
         starts.append(True)
+        has_ended = False
         for number in range(1, 61):
             yield 1, {"number": number}
             clock.work(0.001)
             yield  # which no step is, either
             clock.work(0.005)
+        has_ended = True
 
-    trial = kit.measure(epoch, seconds=2.0)
-    counted = trial.metrics["number"]
-    first, again = int(counted[0]), counted.count(counted[0])
-    assert trial.setup_seconds == exactly([DEAR])
-    assert first > 2 and again > 2, "warm-up was counted"
-    assert counted == (list(range(first, 61)) * again)[: len(counted)]
-    assert len(counted) == sum(trial.block_items)
+    trial = kit.measure(epoch, seconds=10.0)
+    assert trial.setup_seconds == exactly([EXPENSIVE] * 2)
+    for run in trial.runs:
+        counted = run.metrics["number"]
+        first, again = int(counted[0]), counted.count(counted[0])
+        assert first > 2 and again > 2, "warm-up was counted"
+        assert counted == (list(range(first, 61)) * again)[: len(counted)]
+        assert len(counted) == run.items == run.steps
     # The last step of each start ends with its next yield, which never comes.
-    spent = 0.005 * len(counted)
+    spent = 0.005 * len(trial.metrics["number"])
     assert spent <= sum(trial.block_seconds) + 1e-6 <= spent + 0.005 * len(starts)
     assert min(trial.block_seconds) >= 0.02 - 1e-9
 
@@ -252,17 +273,20 @@ def queued(clock, device, *, length=10**9, setup=0.0, metric=None):
 
 @pytest.mark.parametrize("metric", [None, LazyTensor, CarelessTensor])
 def test_a_device_is_waited_for_once_a_block_and_read_untimed(clock, device, metric):
-    trial = kit.measure(queued(clock, device, setup=DEAR, metric=metric), seconds=0.5)
-    count, blocks = trial.blocks[0].steps, len(trial.blocks)
+    trial = kit.measure(
+        queued(clock, device, setup=EXPENSIVE, metric=metric), seconds=0.5
+    )
+    count, blocks = trial.blocks[0].steps, len(trial.runs[-1].blocks)
     letters = {"begin": "(", "end": ")", "synchronize": "s", "read": "r"}
     signs = "".join(letters.get(event, "") for event in clock.events)
     # What reading metrics has queued is waited for before the next block.
     block = "s(s)" + "r" * count if metric else "(s)"
     assert blocks > 5 and signs.endswith(block * blocks)
-    assert trial.block_seconds == exactly([0.0001 + 0.005 * count] * blocks)
-    losses = trial.metrics.get("loss", [])
-    assert len(losses) == (count * blocks if metric else 0)
-    assert losses == [losses[0] + n for n in range(len(losses))]
+    assert trial.block_seconds == exactly([0.0001 + 0.005 * count] * len(trial.blocks))
+    for run in trial.runs:
+        losses = run.metrics.get("loss", [])
+        assert len(losses) == (count * len(run.blocks) if metric else 0)
+        assert losses == [losses[0] + n for n in range(len(losses))]
 
 
 def test_what_is_queued_before_a_start_or_in_it_is_in_no_block(clock, device):
@@ -386,5 +410,5 @@ def test_quantiles_are_those_of_twenty_single_steps_or_more_in_run_time(clock):
     assert "p50 · p95 · p99" in repr(trial) and "30.0 ms · 40.0 ms" in repr(trial)
     assert "rare slow steps" in repr(trial).lower()
     for step, seconds, known in ((0.03, 0.6, 1), (0.03, 0.5, 0), (0.005, 2.0, 0)):
-        trial = kit.measure(steps(clock, step, setup=DEAR), seconds=seconds)
+        trial = kit.measure(steps(clock, step, setup=EXPENSIVE), seconds=seconds)
         assert (trial.step_quantiles is None) == ("p99" not in repr(trial)) != known

@@ -12,11 +12,12 @@ from pathlib import Path
 import nbformat
 import pytest
 from hypothesis import assume, given, strategies as st
-from trials import make_machine, make_trial
+from trials import make_machine, make_trial, rate_trial
 
 import kit
 from kit import recording
 from kit.errors import RecordingError
+from kit.measuring.comparison import Comparison
 from kit.records import FIRST, Block, Run
 
 GOLDEN = (Path(__file__).parent / "recordings" / "format_5.json").read_bytes()
@@ -39,13 +40,13 @@ ITEMS, STEPS = st.integers(1, 2**60) | st.floats(0.5, 1e9), st.integers(1, 99)
 RANKS, MEMORY = st.lists(SECONDS, max_size=2), st.none() | st.integers(0, 2**50)
 BLOCKS = st.builds(Block, SECONDS, SECONDS, ITEMS, STEPS, SECONDS, RANKS)
 LOSSES = st.dictionaries(WORDS, st.lists(st.floats(), max_size=2), max_size=1)
-SOME_BLOCKS, TURNS = st.lists(BLOCKS, max_size=2), st.integers(FIRST, 9)
-LIVES = st.builds(Run, TURNS, st.floats(), MEMORY, FLAG, FLAG, SOME_BLOCKS, LOSSES)
+SOME_BLOCKS, ROUNDS = st.lists(BLOCKS, max_size=2), st.integers(FIRST, 9)
+RUNS = st.builds(Run, ROUNDS, st.floats(), MEMORY, FLAG, FLAG, SOME_BLOCKS, LOSSES)
 PLAIN = st.none() | FLAG | st.integers() | st.floats(allow_nan=False) | WORDS
 KNOBS = PLAIN | st.lists(PLAIN | st.tuples(PLAIN), max_size=2).map(tuple)
 TRIALS = st.builds(
     make_trial,
-    st.lists(LIVES, max_size=2),
+    st.lists(RUNS, max_size=2),
     title=WORDS,
     knobs=st.dictionaries(WORDS, KNOBS, max_size=2),
     machine=st.sampled_from([make_machine("one"), make_machine("another")]),
@@ -79,8 +80,10 @@ def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
     assert rates == pytest.approx([781.583693, 1561.05661, 73.0296743])
     assert (slow.machine.name, slow.machine.cores) == ("imaginary-2-cores", 2)
     assert fast.knobs == {"size": 64, "crop": (4, 4), "mode": "RGB"}
-    assert [life.memory_bytes for life in slow.runs[:3]] == [4096, None, 8192]
-    assert [life.round for life in slow.runs] == [FIRST, *range(10)]
+    assert [run.memory_bytes for run in slow.runs[:3]] == [4096, None, 8192]
+    assert [run.round for run in slow.runs] == [FIRST, *range(10)]
+    assert [run.interleaved for run in slow.runs] == [False] + [True] * 10
+    assert runs.complete_runs and not slow.complete_runs
     assert (runs.outcome, runs.excluded_seconds) == ("stopped", 0.75)
     assert [single.step_quantiles[q] for q in (50, 95)] == [0.025375, 0.08775]
     assert all(b.rank_seconds == [b.seconds, 0.75 * b.seconds] for b in on_ranks.blocks)
@@ -91,6 +94,17 @@ def test_the_golden_recording_keeps_its_numbers_and_its_verdict(tmp_path):
     assert plain(kit.load(path)) == plain(made.trials), "layout is no content"
     recording.write(made, path)
     assert json.loads(path.read_bytes()) == CONTENT, "written as it was"
+
+
+@pytest.mark.parametrize("unit", [None, "ms per step"])
+@pytest.mark.parametrize("title", [None, "Do workers help?"])
+def test_a_saved_comparison_keeps_how_it_was_shown(tmp_path, unit, title):
+    trials = [rate_trial(2.0), rate_trial(1.0, first=[1.0] * 3)]
+    made = Comparison(trials, ["n=0", "n=2"], title=title, unit=unit)
+    kit.save(made, tmp_path / "some.json")
+    again = kit.load(tmp_path / "some.json")
+    assert again == made and (again.title, again.unit) == (title, unit)
+    assert repr(again) == repr(made) and ("ms per step" in repr(again)) == bool(unit)
 
 
 def find_places(value, place=()):
@@ -128,9 +142,9 @@ def test_what_was_changed_dropped_swapped_or_cut_is_refused(place, how, data):
 def test_what_is_no_recording_or_of_another_format_is_told_so(tmp_path):
     for content in (b"", b"null", b"[]", b"3", b"{}", b"\xff\0", pickle.dumps({})):
         refused(content, "kit.save()")
-    for number in (1, 3, 99, "4", None, [1]):
+    for number in (1, 4, 99, "5", None, [1]):
         content = json.dumps(CONTENT | {"format": number}).encode()
-        refused(content, f"format is {number!r}", "reads 4", "Update the kit")
+        refused(content, f"format is {number!r}", "reads 5", "Update the kit")
     for path in (tmp_path / "absent.json", tmp_path):
         with pytest.raises(RecordingError, match=path.name):
             kit.load(path)

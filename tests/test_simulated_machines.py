@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from liars import LIARS, SimulatedStage
+from adversarial import ADVERSARIAL as ADVERSARIES, SimulatedStage
 from scipy import stats as scipy_stats
 from trials import make_machine, rate_trial
 
@@ -51,7 +51,7 @@ def draw_seconds(random, truth, noise, pairs=5, turns=3):
     """Block seconds of (baseline, variant), shape (2, rounds, turns, 2)."""
     rounds = 2 * pairs
     shape, count = (2, rounds, turns, 2), turns * rounds * 4
-    # What both share in order of time, four blocks a turn: ABBA, or else BAAB.
+    # What both share in order of time, by fours: A B B A, or else B A A B.
     shared = np.cumsum(random.normal(0, 0.003, count))
     shared += draw_bursts(random, count, noise.burst)
     fours = shared.reshape(rounds, turns, 4)
@@ -124,22 +124,23 @@ def test_what_is_true_is_mostly_called_so(noise, truth, pairs, verdict, least):
     assert_share(says(ratios, "cannot tell"), most=1 - least)
 
 
-#: Of experiments built to deceive; `make test-all` has them in real time.
+#: Of adversarial experiments; `make test-all` has them in real time.
 SECONDS = 4.0
 #: Where the truth cannot be seen in so many seconds: they get no verdict, and a reason.
 HIDDEN = {"growing step", "prefetch head start", "cached result", "jumping clock"}
 
 
-@pytest.mark.parametrize("liar", LIARS, ids=lambda liar: liar.name)
-def test_the_truth_or_what_is_wrong(liar, clock, device, monkeypatch):
+@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda each: each.name)
+def test_the_truth_or_what_is_wrong(adversary, clock, device, monkeypatch):
     monkeypatch.setattr(runs, "_GRACE_SECONDS", 0.1)  # a worker left over has 2 s
-    experiments = liar.simulated(SimulatedStage(SECONDS, clock, device))
+    experiments = adversary.simulated(SimulatedStage(SECONDS, clock, device))
     made = kit.compare(experiments, seconds=SECONDS)
     verdict, reason = made.ratio.verdict, made.ratio.reason
-    expected = "says why" if liar.name in HIDDEN else "right"
-    expected = "not catchable" if liar.not_catchable else expected
-    said = f"{verdict} {made.ratio} ({reason}); the truth: {liar.truth}"
-    assert liar.judge(verdict, reason) == expected, f"{liar.deception}\n{said}"
-    if liar.ratio is not None:
-        assert made.ratio.low <= liar.ratio * 1.001
-        assert made.ratio.high >= liar.ratio * 0.999
+    expected = "says why" if adversary.name in HIDDEN else "right"
+    expected = "not catchable" if adversary.not_catchable else expected
+    said = f"{verdict} {made.ratio} ({reason}); the truth: {adversary.truth}"
+    deceived = f"{adversary.deception}\n{said}"
+    assert adversary.judge(verdict, reason) == expected, deceived
+    if adversary.ratio is not None:
+        assert made.ratio.low <= adversary.ratio * 1.001
+        assert made.ratio.high >= adversary.ratio * 0.999

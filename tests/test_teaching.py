@@ -43,7 +43,7 @@ def ratio(low, high, verdict, reason="", **more):
 
 
 FASTER, SLOWER = ratio(1.9, 2.1, "faster"), ratio(0.4, 0.5, "slower")
-UNKNOWN = ratio(0.9, 1.3, "cannot tell", "the interval is wide; measure longer")
+UNKNOWN = ratio(0.9, 1.3, "cannot tell", "The interval is wide. Measure longer.")
 TWO = Comparison([rate_trial(2.0), rate_trial(1.0)], ["n=0", "n=2"])
 THREE = Comparison([*TWO.trials, rate_trial(0.5)], ["n=0", "n=2", "n=4"])
 
@@ -106,7 +106,7 @@ def test_a_claim_holds_where_the_verdict_is_the_expected_and_is_open_in_doubt(ex
     assert found == ["✓" if verdict == expect else "✗" for verdict in VERDICTS]
     for bar in (None, 1.5):
         made = kit.claim("So.", UNKNOWN, expect=expect, at_least=bar, otherwise="Or.")
-        assert made.verdict == "?" and "measure longer" in repr(made)
+        assert made.verdict == "?" and UNKNOWN.reason in repr(made)
         assert "Or." not in repr(made)
 
 

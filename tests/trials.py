@@ -48,13 +48,14 @@ def rate_trial(
     first_round=0,
     items=10,
     first=(),
+    again=(),
     interleaved=True,
     **more,
 ):
-    """A trial of pairs of rounds, with two blocks for each turn A B B A.
+    """A trial of pairs of rounds, with two blocks in each A B B A or B A A B.
 
     `seconds` is a block's, or says it of (round, turn, 0 or 1), or is an array of them;
-    `first` are those of a first run.
+    `first` are those of a first run, and `again` those of a second one.
     """
     if np.ndim(seconds):
         rounds = range(first_round, first_round + len(seconds))
@@ -63,7 +64,7 @@ def rate_trial(
         rounds = range(first_round, first_round + 2 * pairs)
         say = seconds if callable(seconds) else lambda *place: seconds
         blocks = [[say(r, t, b) for t in range(turns) for b in (0, 1)] for r in rounds]
-    runs = [make_run(FIRST, first, items=items)] if len(first) else []
+    runs = [make_run(FIRST, row, items=items) for row in (first, again) if len(row)]
     for round, row in zip(rounds, blocks, strict=True):
         runs.append(make_run(round, row, items=items, interleaved=interleaved))
     return make_trial(runs, **more)

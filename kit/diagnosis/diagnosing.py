@@ -18,9 +18,11 @@ from kit.errors import ExperimentError, naming
 from kit.figures import format_value
 from kit.machine import this_machine
 from kit.measuring.comparison import Comparison
+from kit.measuring.doubt import find_doubt
 from kit.measuring.experiment import Experiment, describe, resolve
 from kit.measuring.measurement import compare, compare_watched
-from kit.measuring.ratio import SPEED, Ratio, find_doubt
+from kit.measuring.quantity import SPEED
+from kit.measuring.ratio import Ratio
 from kit.measuring.request import Request, check_place, make_variant
 from kit.measuring.variant import Place, Variant
 from kit.progress import Progress, Stopped, take_turn

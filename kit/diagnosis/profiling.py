@@ -24,8 +24,8 @@ from kit.diagnosis.counterfactuals import BACKWARD, LOADER, WAIT, Change, change
 from kit.diagnosis.tracing import WAITING, Event, Trace
 from kit.machine import this_machine
 from kit.measuring.experiment import Experiment
-from kit.measuring.measurement import longest_warm_up
 from kit.measuring.request import make_variant
+from kit.measuring.rounds import longest_warm_up
 from kit.measuring.run import Driver, drive
 from kit.measuring.variant import Place
 from kit.mode import is_quick

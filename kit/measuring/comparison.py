@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kit import figures
 from kit.measuring import finding, report
 from kit.measuring.plot import Point, plot_points, predict_points
-from kit.measuring.ratio import (
-    QUANTITIES,
-    SPEED,
-    Ratio,
-    compare_trials,
-    quantity_of,
-    unit_of,
-)
+from kit.measuring.quantity import QUANTITIES, SPEED, quantity_of, unit_of
+from kit.measuring.ratio import Ratio, compare_trials
 from kit.measuring.unit import Unit, read_unit
 from kit.records import Trial
 from kit.statistics import hold_together
@@ -265,11 +259,19 @@ class Comparison:
                 f"The {count} intervals hold together: all at once with 95 % "
                 f"confidence, {hold_together(count):.2%} each (Šidák)."
             )
-        for trial in self.trials:
+        return remarks + self._list_remarks_of_trials()
+
+    def _list_remarks_of_trials(self) -> list[str]:
+        """Return the remarks of all trials, with the labels of those that have one."""
+        labels: dict[str, list[str]] = {}
+        for label, trial in zip(self.labels, self.trials, strict=True):
             for remark in report.list_remarks(trial):
-                if remark not in remarks:
-                    remarks.append(remark)
-        return remarks
+                labels.setdefault(remark, []).append(label)
+        everyone = len(self.labels)
+        return [
+            remark if len(having) == everyone else f"{', '.join(having)}: {remark}"
+            for remark, having in labels.items()
+        ]
 
     def _repr_html_(self) -> str:
         headline, sentence = self.headline(), self.sentence()

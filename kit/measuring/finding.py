@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kit.measuring.ratio import MEMORY, RUN_SECONDS, SPEED, Ratio
+from kit.measuring.quantity import MEMORY, RUN_SECONDS, SPEED
+from kit.measuring.ratio import Ratio
 from kit.statistics import SAME
 
 #: How each verdict on each quantity is said.

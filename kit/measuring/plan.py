@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from kit import clock, statistics, system
-from kit.measuring.ratio import LEAST_PAIRS, estimate_rates
+from kit.measuring.rates import LEAST_PAIRS, estimate_rates
 from kit.measuring.variant import Variant
 from kit.mode import is_quick
 from kit.progress import Progress
@@ -23,8 +23,8 @@ _PLANNED_PAIRS = 7
 _FIRST_SHARE, _MOST_OVER, _NARROW = 0.15, 3.0, math.log(1.005)
 #: Of the time that a start costs, this much at least goes into measuring after it.
 _SHARE_OF_START = 0.25
-#: Interleaved runs have two blocks at least, sequential ones the time of ten.
-_BLOCKS_INTERLEAVED, _BLOCKS_SEQUENTIAL = 2, 10
+#: A run has two blocks at least, a sequential one the time of ten.
+_LEAST_BLOCKS, _BLOCKS_SEQUENTIAL = 2, 10
 #: A first run goes on, up to twice as long, while its latest block differs by so much.
 _STEADY, _OVER_FIRST = 0.10, 2.0
 #: A block over so many times the median is slow; a run lasts so many times as long as
@@ -118,7 +118,7 @@ class Plan:
         if is_quick():
             return False
         later_blocks = self.plan_blocks(variant)
-        first_runs = len(self.variants) + 1  # the baseline has two of half the length
+        first_runs = len(self.variants) + 1  # the baseline has two
         share = _FIRST_SHARE * self.seconds / first_runs
         least = max(share, later_blocks * variant.block_cost)
         if seconds < least or len(run.blocks) < later_blocks:
@@ -134,8 +134,8 @@ class Plan:
         cost = variant.block_cost
         least = _BLOCKS_SEQUENTIAL * variant.block_seconds / cost
         timed = self._timed_seconds(variant) / cost
-        slow = self._blocks_to_see_a_slow_one(variant)
-        return math.ceil(max(_BLOCKS_INTERLEAVED, least, timed, slow))
+        slow = self._count_to_a_slow_one([variant])
+        return math.ceil(max(_LEAST_BLOCKS, least, timed, slow))
 
     def plan_turns(self, match: Match) -> int:
         """Return how often interleaved runs take turns: A B B A, two blocks of each."""
@@ -143,26 +143,27 @@ class Plan:
             return 1
         cost = sum(variant.block_cost for variant in match.variants)
         timed = sum(map(self._timed_seconds, match.variants)) / cost
-        slow = max(map(self._blocks_to_see_a_slow_one, match.variants))
-        blocks = max(_BLOCKS_INTERLEAVED, slow)
+        blocks = max(_LEAST_BLOCKS, self._count_to_a_slow_one(match.variants))
         return max(int(timed / 2), math.ceil(blocks / 2))
 
     def _timed_seconds(self, variant: Variant) -> float:
         """Return how long a run is timed: its share of the budget pays its start."""
+        runs = 4 * _PLANNED_PAIRS * self._challengers
+        share = (1 - _FIRST_SHARE) * self.seconds / runs
         start = variant.start_seconds
-        share = self._share((1 - _FIRST_SHARE) * LEAST_PAIRS / _PLANNED_PAIRS)
         return max(share - start, _SHARE_OF_START * start)
 
-    def _blocks_to_see_a_slow_one(self, variant: Variant) -> float:
-        """Return how many blocks it takes to see a slow one, as far as that is paid."""
-        most = max(0.0, self._share(_MOST_OVER) - variant.start_seconds)
-        wanted = _OVER_SLOW * variant.blocks_to_a_slow_one
-        return min(wanted, most / variant.block_cost)
+    def _count_to_a_slow_one(self, variants: Sequence[Variant]) -> float:
+        """Return how many blocks of each it takes to see a slow one, if that is paid.
 
-    def _share(self, over: float) -> float:
-        """Return what one run may take where so many times the budget is spent."""
+        Five pairs may take three times the budget.
+        """
         runs = 4 * LEAST_PAIRS * self._challengers
-        return over * self.seconds / runs
+        paid = len(variants) * _MOST_OVER * self.seconds / runs
+        left = paid - sum(variant.start_seconds for variant in variants)
+        affordable = max(0.0, left) / sum(variant.block_cost for variant in variants)
+        wanted = max(variant.blocks_to_a_slow_one for variant in variants)
+        return min(_OVER_SLOW * wanted, affordable)
 
     # How many rounds
 
@@ -202,12 +203,18 @@ class Plan:
         spent = clock.CLOCK.wall() - self.begun
         return spent + match.pair_seconds <= over * self.seconds
 
-    def note_pair(self, match: Match, seconds: float) -> None:
+    def note_pair(self, match: Match, rounds: Collection[int], seconds: float) -> None:
         """Note what a pair of rounds has cost, and tell what it has shown."""
-        runs = [run for variant in match.variants for run in variant.runs[-2:]]
-        timed = sum(block.wall_seconds for run in runs for block in run.blocks)
-        for variant in match.variants:  # the cold start says little about later ones
-            variant.start_seconds = max(0.0, seconds - timed) / 4
+        runs = [
+            run
+            for variant in match.variants
+            for run in variant.runs
+            if run.round in rounds
+        ]
+        if len(runs) == 4:  # else it was disturbed, and left out
+            timed = sum(block.wall_seconds for run in runs for block in run.blocks)
+            for variant in match.variants:  # a cold start says little about later ones
+                variant.start_seconds = max(0.0, seconds - timed) / len(runs)
         match.pair_seconds = seconds
         value = statistics.exp(match.estimate(self._confidence).value)
         self.progress.so_far = f"{match.challenger.label}: {value:.3g} × so far"

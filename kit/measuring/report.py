@@ -74,9 +74,10 @@ def _describe_speed(trial: Trial) -> Row:
 
 
 def _describe_step(trial: Trial) -> Row:
-    steps = sum(block.steps for block in trial.blocks)
+    steps = sum(run.steps for run in trial.timed_runs)
+    blocks = sum(len(run.blocks) for run in trial.timed_runs)
     kind = "runs" if trial.complete_runs else "blocks"
-    remark = f"{steps:,} steps in {len(trial.blocks)} {kind}"
+    remark = f"{steps:,} steps in {blocks} {kind}"
     return "time per step", figures.format_seconds(trial.step_seconds), remark
 
 

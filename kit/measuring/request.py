@@ -13,7 +13,7 @@ from typing import Any
 from kit.errors import ExperimentError
 from kit.figures import format_value
 from kit.measuring.experiment import Experiment, resolve
-from kit.measuring.ratio import MEMORY, QUANTITIES, SPEED
+from kit.measuring.quantity import MEMORY, QUANTITIES, SPEED
 from kit.measuring.unit import read_unit
 from kit.measuring.variant import Place, Variant
 
@@ -45,8 +45,8 @@ class Request:
         if self.of != SPEED and complete == (self.of == MEMORY):
             raise ExperimentError(
                 f"{asked} does not go with seconds={format_value(self.seconds)}.\n"
-                f"{SPEED} and {MEMORY} take a time; with seconds=None complete runs "
-                "are compared: run_seconds, or a metric by its name."
+                f"{MEMORY} takes a time; with seconds=None complete runs are compared: "
+                "run_seconds, items_per_second, or a metric by its name."
             )
         if self.of not in QUANTITIES and not _is_positive(self.within):
             raise ExperimentError(

@@ -88,7 +88,10 @@ class Driver:
         #: Whether the other run went on since the last step.
         self._was_changed_over = False
         self._steps_done = 0
-        self._steps_skipped = 0
+        self._warm_up_steps = 0
+        #: Whether steps were skipped since the generator was started.
+        self._has_skipped = False
+        self._random: state.Random = {}
         self._memory_watch: system.MemoryWatch | None = None
         self._surroundings: state.Surroundings | None = None
         self._generator: Any = None
@@ -128,10 +131,14 @@ class Driver:
 
     def read_memory(self) -> None:
         """Stop watching memory, and note how much was added."""
-        if self._memory_watch is not None:
-            self._memory_watch.__exit__(None, None, None)
-            self.run.memory_bytes = self._memory_watch.increase
-            self._memory_watch = None
+        if (watch := self._stop_watching()) is not None:
+            self.run.memory_bytes = watch.increase
+
+    def _stop_watching(self) -> system.MemoryWatch | None:
+        watch, self._memory_watch = self._memory_watch, None
+        if watch is not None:
+            watch.__exit__(None, None, None)
+        return watch
 
     def warm_up(self, limit_seconds: float, skip: int = 0) -> None:
         """Run steps until windows of them agree within 10 %, or the limit is reached.
@@ -161,7 +168,7 @@ class Driver:
         steps = math.ceil(variant.steps_per_block / 2)
         while True:
             window = self.time_at_least(steps)
-            self._steps_skipped += window.steps
+            self._warm_up_steps += window.steps
             times.append(window.seconds / window.steps)
             if is_quick():
                 return times[-1]
@@ -183,7 +190,8 @@ class Driver:
     def skip(self, steps: int) -> None:
         """Run steps that nobody counts; a generator may also end before them."""
         if steps:
-            self._steps_skipped += self.time(steps).steps
+            self.time(steps)
+            self._has_skipped = True
 
     def time_block(self) -> Block:
         """Time one block of steps and keep it."""
@@ -231,8 +239,10 @@ class Driver:
 
     def _start_again(self) -> None:
         """Start a generator that has ended, and drop as many steps as warm-up took."""
-        has_lasted = self.run.blocks and self.start(self.seed) is not None
-        if not has_lasted or self.time(self._steps_skipped).ended:
+        has_lasted = bool(self.run.blocks) or self._has_skipped
+        self._has_skipped = False
+        has_lasted = has_lasted and self.start(self.seed) is not None
+        if not has_lasted or self.time(self._warm_up_steps).ended:
             raise ExperimentError(
                 f"{self.variant.call} ended after {self._steps_done + 1} steps, before "
                 "warm-up and one block were done.\nPut `while True:` around its loop, "
@@ -425,7 +435,9 @@ class Driver:
         ended the run, if one did. Raises ExperimentError where the generator raises on
         closing, or has changed what cannot be put back.
         """
-        self.read_memory()
+        if because is None:
+            self.read_memory()
+        self._stop_watching()  # a start that did not come to its end tells nothing
         if self._surroundings is None:
             return
         was_interrupted = isinstance(because, KeyboardInterrupt)
@@ -436,7 +448,7 @@ class Driver:
         state.end_loaders(because)
         with contextlib.ExitStack() as stack:  # the last one comes first
             stack.callback(state.restore_random, self._surroundings.random)
-            if self.partner is None:
+            if self.partner is None:  # else the other run goes on under its settings
                 stack.callback(settings.restore, self._surroundings.settings)
             stack.callback(self._wait_for_children, timer)
             stack.callback(self._put_back, because)

@@ -101,8 +101,9 @@ def _list_settings() -> _Pairs:
             found[name] = find(*functions)(torch)
     for path in _FLAGS:
         module, _, flag = path.rpartition(".")
-        owner = find(module)(torch)
-        found[path] = call(getattr, owner, flag), call(setattr, owner, flag)
+        with contextlib.suppress(AttributeError):
+            owner = find(module)(torch)
+            found[path] = call(getattr, owner, flag), call(setattr, owner, flag)
     is_on, set_on = torch.is_autocast_enabled, torch.set_autocast_enabled
     dtype, set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
     for device in _AUTOCAST_DEVICES:

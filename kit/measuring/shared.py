@@ -51,8 +51,15 @@ class Shared:
         """
         for loader in self._loaders:  # its workers end with the start that made them
             vars(loader)["_iterator"] = None
-        changed = [each.put_back() for each in (*self._kept, *self._generators)]
-        return any(changed)
+        has_changed, errors = False, []
+        for each in (*self._kept, *self._generators):
+            try:
+                has_changed = each.put_back() or has_changed
+            except ValueError as error:  # the others are put back first
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return has_changed
 
     def seed(self, seed: int) -> None:
         """Seed the reader's own random generators."""

@@ -6,8 +6,10 @@ Settings are in `settings`, models and optimizers of the reader's in `shared`.
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import operator
+import os
 import random
 import sys
 import threading
@@ -26,6 +28,9 @@ _COMMON_THREADS = ("kit ", "InductorSubproc")
 #: to so many pages. A freed block of over 128 KB would raise malloc's thresholds, which
 #: decide whether the loop's own tensors cost page faults; pages that are mapped do not.
 _BLOCKS, _LARGEST_BLOCK, _MOST_PAGES = 4, 60_000, 3_000
+
+#: Where a look for child processes is expensive, so often at most.
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 Random = dict[str, Any]
 _Accessors = dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]
@@ -93,6 +98,7 @@ class Surroundings:
         others = self._threads - {threading.current_thread()}
         self._other_threads = {thread.native_id or 0 for thread in others}
         self._children = system.find_children(self._other_threads)
+        self._looked = -math.inf
         draw = random.SystemRandom().randint
         self._blocks = [bytearray(draw(1, _LARGEST_BLOCK)) for _ in range(_BLOCKS)]
         self._pages = mmap.mmap(-1, draw(1, _MOST_PAGES) * mmap.PAGESIZE)
@@ -111,8 +117,15 @@ class Surroundings:
         new = set(threading.enumerate()) - self._threads
         # A thread of C++ that has run Python is a dummy.
         own = [x for x in new if not isinstance(x, threading._DummyThread)]
-        alive = any(not thread.name.startswith(_COMMON_THREADS) for thread in own)
-        return alive or bool(self.find_children())
+        if any(not thread.name.startswith(_COMMON_THREADS) for thread in own):
+            return True
+        # Without `waitid` (macOS) a look walks through all processes of the machine.
+        now = clock.CLOCK.wall()
+        is_cheap = hasattr(os, "waitid")
+        if not is_cheap and now - self._looked < _SECONDS_BETWEEN_LOOKS:
+            return False
+        self._looked = now
+        return bool(self.find_children())
 
 
 def end_loaders(error: BaseException | None) -> None:

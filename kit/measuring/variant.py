@@ -89,9 +89,10 @@ class Variant:
         return max(self.block_seconds, self.step_seconds) + self.step_seconds / 2
 
     def close(self) -> None:
-        """Put back what is shared."""
-        with contextlib.suppress(ValueError):  # it was told when it happened
-            self.shared.put_back()
+        """Put back what is shared, if a run has looked at it."""
+        if "shared" in vars(self):
+            with contextlib.suppress(ValueError):  # it was told when it happened
+                self.shared.put_back()
 
 
 @runtime_checkable

@@ -26,7 +26,7 @@ from kit.records import Block
 _MOST_PER_CORE, _MOST_ELSEWHERE = 4, 10_000
 #: Blocks are longer than elsewhere: each is a call.
 _BLOCK_SECONDS = 0.1
-#: A complete run is timed in stretches of about so long; between them it can be stopped.
+#: A complete run is timed in stretches of about so long, and can be stopped between.
 _STRETCH_SECONDS = 0.25
 _engines: Engines | None = None
 

@@ -79,9 +79,11 @@ def test_a_bar_that_fails_is_said_to_fail(words, kind, change):
 
 
 def test_the_rule_is_wilsons():
-    """5 % of 204 is 10.2: up to 16 alarms do not exclude it, 17 and more do."""
-    assert judge("same", 16, verdict="faster") == set()
-    assert judge("same", 17, verdict="faster") != set()
+    """2 % of 189 is 3.8: up to 7 alarms do not exclude it, 8 and more do."""
+    bar = report.BARS[0]
+    assert bar.count([True] * 7 + [False] * 182)["mark"] == "not refuted"
+    assert bar.count([True] * 8 + [False] * 181)["mark"] == "refuted"
+    assert bar.count([False] * 189)["mark"] == "shown"
 
 
 def test_a_schedule_that_is_cut_short_has_every_cell():

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 import kit
 from kit import system
 from kit.errors import ExperimentError
-from kit.measuring import failures as hints, run as life
+from kit.measuring import failures, run
 from kit.measuring.failures import find_hint
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -57,8 +57,8 @@ def idle():
 @pytest.fixture
 def impatient(monkeypatch):
     """Give processes less time to end: two seconds each would be most of this file."""
-    monkeypatch.setattr(life, "_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(life, "_GRACE_AFTER_INTERRUPT", 0.1)
+    monkeypatch.setattr(run, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(run, "_GRACE_AFTER_INTERRUPT", 0.1)
 
 
 STUBBORN = "import signal, subprocess, time\nsignal.signal(15, signal.SIG_IGN)\n"
@@ -277,7 +277,7 @@ REMEDIES += [(f"{TRACEBACK}\nRuntimeError: no photo\n", None)]
 def test_a_known_failure_has_its_remedy_and_no_other_has(monkeypatch, said, word):
     facts = {"memory_bytes": 8e9, "shared_memory_bytes": 64e6, "start_method": "fork"}
     machine = dataclasses.replace(kit.this_machine(), **facts)
-    monkeypatch.setattr(hints, "this_machine", lambda: machine)
+    monkeypatch.setattr(failures, "this_machine", lambda: machine)
     hint = find_hint(RuntimeError(said))
     assert (hint is None) == (word is None)
     assert hint is None or (word in hint and not re.search(r"[{\n]", hint))
@@ -298,5 +298,5 @@ def test_what_other_processes_cannot_see_goes_into_a_file(monkeypatch):
 
 def test_a_connection_that_broke_names_the_worker_that_died(monkeypatch):
     death = RuntimeError(f"{WORKER}Killed. ")  # of PyTorch's signal handler
-    monkeypatch.setattr(hints.time, "sleep", Mock(side_effect=death))
-    assert hints.name_dead_worker(EOFError()) is death
+    monkeypatch.setattr(failures.time, "sleep", Mock(side_effect=death))
+    assert failures.name_dead_worker(EOFError()) is death

@@ -24,6 +24,7 @@ import kit
 from kit.errors import ExperimentError
 from kit.measuring.experiment import resolve
 from kit.measuring.measurement import measure_watched
+from kit.measuring.run import drive
 from kit.progress import Progress
 from kit.ranks import RankError
 from kit.ranks.call import explain_failure
@@ -161,7 +162,7 @@ def reduce(*, size=1000):
 def test_items_are_summed_and_a_block_lasts_as_long_as_its_slowest_rank(ranks):
     trial = kit.measure(reduce, on=ranks, seconds=0.3)
     assert trial.knobs == {"ranks": 2, "size": 1000}
-    assert [n / 16 for n in trial.block_items] == [b.steps for b in trial.blocks]
+    assert all(block.items == 16 * block.steps for block in trial.blocks)
     assert (set(trial.metrics["sum"]), set(trial.metrics["rank"])) == ({1000.0}, {0.0})
     for block in trial.blocks:
         # A block may be several stretches, of which the slowest rank's counts.
@@ -180,14 +181,14 @@ def test_who_starts_later_is_not_waited_for_within_a_block(ranks):
             yield 1
 
     variant = ranks.prepare(resolve(train), {})
-    with variant.lead(0, Progress("testing")) as life:
-        life.open()
-        life.time(1)
-        # No door keeps one rank busy between two blocks.
+    with drive(variant, 0, Progress("testing")) as driver:
+        driver.open()
+        driver.time(1)
+        # Nothing keeps one rank busy between two blocks.
         busy = ranks._engines.send(1, lambda rank: time.sleep(LATE))
-        block = life.time(5)
+        block = driver.time(5)
         busy.get(timeout=5)
-    assert block.steps == 5 and 0.05 <= block.seconds < LATE <= life.setup_seconds
+    assert block.steps == 5 and 0.05 <= block.seconds < LATE <= driver.run.setup_seconds
 
 
 def test_whole_runs_have_equal_seeds_and_leave_what_the_reader_had(ranks, capsys):

@@ -31,6 +31,7 @@ from kit.errors import ExperimentError, RecordingError
 from kit.figures import text_table
 from kit.measuring.comparison import Comparison
 from kit.recording import Recording, write
+from kit.records import Trial
 
 #: From the source's loop to the fastest: each does what all before it do, too.
 LADDER = {
@@ -386,7 +387,7 @@ def why_not(variant: str, arguments: argparse.Namespace) -> str:
     return ""
 
 
-def make_recording(trials: dict[str, kit.records.Trial], within: float) -> Recording:
+def make_recording(trials: dict[str, Trial], within: float) -> Recording:
     """Return the trials with what they say together: of speed and of accuracy.
 
     Each variant has run alone, one after another. Runs of equal seed are paired.
@@ -400,15 +401,16 @@ def make_recording(trials: dict[str, kit.records.Trial], within: float) -> Recor
 
 
 def make_table(
-    trials: dict[str, kit.records.Trial], arguments: argparse.Namespace
+    trials: dict[str, Trial], arguments: argparse.Namespace
 ) -> str:
     """Return a row for each variant, and a sentence about the fastest equal one."""
     _, comparisons, _ = make_recording(trials, arguments.within)
     rows, best, finding = [], 1.0, "No variant is faster at equal accuracy."
     for variant, trial in trials.items():
-        low, high = (arguments.images / rate for rate in reversed(trial.interval))
-        mean = arguments.images / trial.items_per_second
-        time = f"{1000 * mean:,.1f} [{1000 * low:,.1f}, {1000 * high:,.1f}]"
+        times = [math.log(run.seconds / run.items) for run in trial.timed_runs]
+        seconds = map(statistics.exp, statistics.student_interval(times))
+        mean, low, high = (1000 * arguments.images * each for each in seconds)
+        time = f"{mean:,.1f} [{low:,.1f}, {high:,.1f}]"
         accuracy = statistics.student_interval(trial.last_values("accuracy"))
         right = f"{accuracy.value:.4f} [{accuracy.low:.4f}, {accuracy.high:.4f}]"
         if variant == "source":

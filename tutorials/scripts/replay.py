@@ -53,9 +53,8 @@ def return_recorded(path: str) -> None:
         found = _take(ahead, " · ".join(labels), Comparison)
         if (found.labels, found.of) != (labels, request.of):
             raise RecordingError(f"{labels} of {request.of}: recorded was {found!r}.")
-        made = Comparison(
-            found.trials, labels, found.of, found.within, title=request.title
-        )
+        looks = {"title": request.title, "unit": request.unit}
+        made = Comparison(found.trials, labels, found.of, found.within, **looks)
         write_down(*made.trials, made)
         return made
 

@@ -9,18 +9,26 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "tutorials" / "scripts
 from fingerprints import Measured, digest, parse, write
 
 #: The modules of the kit that decide what a number is.
-MEASURING = ("budget", "choices", "clock", "comparison", "experiment", "life")
-MEASURING += (
-    "measurement",
-    "ratio",
-    "settings",
-    "silence",
-    "state",
-    "stats",
+MEASURING = (
+    "clock",
+    "records",
+    "statistics",
     "system",
-    "trial",
+    "measuring/experiment",
+    "measuring/measurement",
+    "measuring/doubt",
+    "measuring/plan",
+    "measuring/quantity",
+    "measuring/rates",
+    "measuring/ratio",
+    "measuring/rounds",
+    "measuring/run",
+    "measuring/settings",
+    "measuring/shared",
+    "measuring/silence",
+    "measuring/state",
+    "measuring/variant",
 )
-MEASURING += ("variant",)
 
 
 class _WithoutMessages(Measured):

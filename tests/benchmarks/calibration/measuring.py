@@ -19,7 +19,7 @@ import kit
 from kit import clock
 
 from .peers import PEERS
-from .schedule import KIT, Job
+from .schedule import KIT, SEQUENTIAL, Job
 from .works import ALLOCATIONS, BYTES, WORKS
 
 #: How often the kit and PyTorch's timer take turns on one piece of work.
@@ -35,7 +35,7 @@ def do(job):
         added = trial.peak_memory_bytes or 0
         return {"value": added / BYTES, "ours": added, "theirs": BYTES}
     work = WORKS[job.work]
-    if job.method != KIT:
+    if job.method not in (KIT, SEQUENTIAL):
         starts = [functools.partial(work, units=units) for units in job.units]
         outcome = PEERS[job.method](*starts, job.seconds)
         return dict(zip(("value", "low", "high", "verdict"), outcome, strict=True))
@@ -80,14 +80,18 @@ def _agree(job):
 def record(job):
     """Make one comparison; return its line, with the error if there was one."""
     usual, begun = clock.CLOCK, time.perf_counter()
+    usual_pause = clock.compute_in_pause
     if not job.uses_delay:
         clock.CLOCK = clock.Clock(uses_delay=False)
+    if job.method == SEQUENTIAL:  # as if something went on between the steps
+        clock.compute_in_pause = lambda seconds: seconds
     try:
         found = do(job)
     except Exception as error:  # one failure must not end a calibration of an hour
         found = {"error": f"{type(error).__name__}: {error}"}
     finally:
         clock.CLOCK = usual
+        clock.compute_in_pause = usual_pause
     spent = {"wall_seconds": time.perf_counter() - begun, "at": time.time()}
     return {**job.to_row(), **spent, **found}
 

@@ -3,7 +3,7 @@
 From the repository's root, some six minutes; it prints the table in Markdown, and puts
 it into a page:
 
-    python tests/benchmarks/liars_beside_peers.py --write kit/MEASURING.md
+    python tests/benchmarks/adversarial_beside_peers.py --write kit/MEASURING.md
 """
 
 import argparse
@@ -19,15 +19,15 @@ for _folder in (_HERE, _HERE.parent, _HERE.parents[1]):
         sys.path.append(str(_folder))
 
 import torch  # noqa: E402
+from adversarial import ADVERSARIAL, find  # noqa: E402
 from calibration import results  # noqa: E402
 from calibration.peers import PEERS  # noqa: E402
-from liars import LIARS, find  # noqa: E402
-from real_liars import Stage  # noqa: E402
+from real_adversarial import Stage  # noqa: E402
 
 import kit  # noqa: E402
 
 KIT = "kit"
-BEGIN, END = "<!-- liars -->", "<!-- end of liars -->"
+BEGIN, END = "<!-- adversarial -->", "<!-- end of adversarial -->"
 #: Seconds after which a tool hangs: setting up and compiling take their time.
 _PATIENCE = 120.0
 _NAMES = {KIT: "`kit.compare`", "adaptive_autorange": "`torch.utils.benchmark`"}
@@ -35,41 +35,41 @@ _MARKS = {"right": "✓", "wrong": "✗", "says why": "✓ says why"}
 _MARKS |= {"undecided": "– undecided", "not catchable": "✗ not catchable"}
 
 
-def ask(liar, tool):
-    """Put a liar to a tool; return `verdict`, `reason`, `figures` and `judged`."""
+def ask(case, tool):
+    """Put a case to a tool; return `verdict`, `reason`, `figures` and `judged`."""
     if tool == KIT:
-        return ask_kit(liar)
-    if liar.uses_device and not torch.cuda.is_available():
+        return ask_kit(case)
+    if case.uses_device and not torch.cuda.is_available():
         # It cannot know of the stand-in: what it says about it is no fault of its.
         return _row("", "no GPU here", "", "not asked")
-    return ask_peer(liar, tool)
+    return ask_peer(case, tool)
 
 
-def ask_kit(liar):
+def ask_kit(case):
     figures = ""
-    with Stage(liar.seconds) as stage:
+    with Stage(case.seconds) as stage:
         try:
-            ratio = kit.compare(liar.real(stage), seconds=liar.seconds).ratio
+            ratio = kit.compare(case.real(stage), seconds=case.seconds).ratio
             verdict, reason, figures = ratio.verdict, ratio.reason, str(ratio)
         except kit.measuring.experiment.ExperimentError as error:
             verdict, reason = "refused", str(error)
-    return _row(verdict, reason, figures, liar.judge(verdict, reason, real=True))
+    return _row(verdict, reason, figures, case.judge(verdict, reason, real=True))
 
 
-def ask_peer(liar, peer):
-    """Put a liar to a peer, and judge in its favour where there is room.
+def ask_peer(case, peer):
+    """Put a case to a peer, and judge in its favor where there is room.
 
     None says "same": "cannot tell" is right where it is so. An error is its verdict.
     """
     figures = reason = ""
-    with Stage(liar.seconds) as stage:
+    with Stage(case.seconds) as stage:
         try:
-            starts = liar.real(stage).values()
-            ratio, low, high, verdict = PEERS[peer](*starts, liar.seconds)
+            starts = case.real(stage).values()
+            ratio, low, high, verdict = PEERS[peer](*starts, case.seconds)
             figures = f"{ratio:.3g} × [{low:.3g}, {high:.3g}]"
         except Exception as error:
             verdict, reason = "raised", f"{type(error).__name__}: {error}"
-    is_right = verdict == ("cannot tell" if liar.truth == "same" else liar.truth)
+    is_right = verdict == ("cannot tell" if case.truth == "same" else case.truth)
     return _row(verdict, reason, figures, "right" if is_right else "wrong")
 
 
@@ -78,10 +78,10 @@ def _row(verdict, reason, figures, judged):
     return told | {"figures": figures, "judged": judged}
 
 
-def ask_afresh(liar, tool):
+def ask_afresh(case, tool):
     """Ask in a fresh process; hanging and dying are verdicts."""
     command, said = (
-        [sys.executable, __file__, liar.name, tool],
+        [sys.executable, __file__, case.name, tool],
         {"capture_output": True},
     )
     try:
@@ -95,7 +95,7 @@ def ask_afresh(liar, tool):
 
 
 def render(answers):
-    """Return answers, by liar and tool, as a Markdown table with a line per liar."""
+    """Return answers, by experiment and tool, as a Markdown table."""
     tools = list(next(iter(answers.values())))
     head = ["experiment", "how it deceives", "truth"]
     head += [_NAMES.get(tool, tool) for tool in tools]
@@ -123,7 +123,9 @@ def _cell(row):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("ask", nargs="*", metavar="LIAR TOOL", help="one question only")
+    parser.add_argument(
+        "ask", nargs="*", metavar="EXPERIMENT TOOL", help="one question only"
+    )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put it into a page")
     asked = parser.parse_args()
     if asked.ask:
@@ -136,10 +138,10 @@ def main():
         f"Asked on {today} on {machine.name} ({machine.operating_system}, Python "
         f"{machine.python}, torch {machine.torch}).\n\n"
     )
-    liars = [liar for liar in LIARS if liar.real]
+    cases = [case for case in ADVERSARIAL if case.real]
     tools = (KIT, *PEERS)
     table += render(
-        {liar.name: {t: ask_afresh(liar, t) for t in tools} for liar in liars}
+        {case.name: {t: ask_afresh(case, t) for t in tools} for case in cases}
     )
     print(table)
     if asked.write:

@@ -1,4 +1,4 @@
-"""The liars in real time: a stage where work takes it, and makers that need it."""
+"""Adversarial experiments in real time: a stage where work takes it."""
 
 import contextlib
 import functools
@@ -12,7 +12,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import liars
+import adversarial
 import torch
 from calibration.neighbours import neighbour
 from torch.utils.data import DataLoader, Dataset
@@ -102,7 +102,7 @@ def end(process):
 def _for_real(name):
 
     def register(make):
-        liars.find(name).real = make
+        adversarial.find(name).real = make
         return make
 
     return register
@@ -111,7 +111,7 @@ def _for_real(name):
 @_for_real("stolen core")
 def _stolen_core(stage):
     stage.pin(cores=1)  # which two processes of its own burn
-    alone = liars.repeat(lambda number: stage.work(2))
+    alone = adversarial.repeat(lambda number: stage.work(2))
 
     def crowded():
         workers = [stage.start("while True: pass") for _ in range(2)]
@@ -152,7 +152,7 @@ class _Slow(Dataset):
         return 10_000_000
 
     def __getitem__(self, index):
-        time.sleep(liars.LOADING / 1000)
+        time.sleep(adversarial.LOADING / 1000)
         return index
 
 
@@ -162,12 +162,15 @@ def _prefetch_head_start(stage):
         options = {"batch_size": None, "num_workers": 1, "prefetch_factor": depth}
         batches = iter(DataLoader(_Slow(), **options))
         next(batches)
-        stage.rest(1.1 * depth * liars.LOADING)
+        stage.rest(1.1 * depth * adversarial.LOADING)
         for _ in batches:
-            stage.rest(liars.TRAINING)
+            stage.rest(adversarial.TRAINING)
             yield 1
 
-    return {"few": lambda: load(liars.FEW), "many": lambda: load(liars.MANY)}
+    return {
+        "few": lambda: load(adversarial.FEW),
+        "many": lambda: load(adversarial.MANY),
+    }
 
 
 @_for_real("warm page cache")
@@ -206,7 +209,7 @@ _LEFT_OVER = "import sys; sys.stdin.read()\nwhile True: pass"
 @_for_real("worker left over")
 def _worker_left_over(stage):
     stage.pin(cores=1)
-    plain = liars.repeat(lambda number: stage.work(2))
+    plain = adversarial.repeat(lambda number: stage.work(2))
 
     def leaves():
         worker = stage.start(_LEFT_OVER)
@@ -222,7 +225,7 @@ def _worker_left_over(stage):
 def _neighbour_half_way(stage):
     stage.pin(cores=1)
     stage.enter_context(neighbour(0.0, before=stage.seconds / 2))
-    return liars.twice(lambda number: stage.work(2))
+    return adversarial.twice(lambda number: stage.work(2))
 
 
 @_for_real("garbage-collection storm")
@@ -234,13 +237,15 @@ def _collection_storm(stage):
         if number % 100 == 99:
             gc.collect()
 
-    return liars.pair(plain=lambda number: stage.work(2 if heap else 0), storms=storms)
+    return adversarial.pair(
+        plain=lambda number: stage.work(2 if heap else 0), storms=storms
+    )
 
 
 @_for_real("compiles late")
 def _compiles_late(stage):
     if not shutil.which(os.environ.get("CXX", "g++")):
-        return liars.compiles_late(stage)
+        return adversarial.compiles_late(stage)
 
     def compute(x):
         for _ in range(8):
@@ -252,7 +257,7 @@ def _compiles_late(stage):
 
     def train(function):
         for number in itertools.count():
-            function(short if number == liars.NEW_SHAPE else whole)
+            function(short if number == adversarial.NEW_SHAPE else whole)
             yield 1
 
     return {"eager": lambda: train(compute), "compiled": lambda: train(fast)}

@@ -1,7 +1,7 @@
-"""Experiments built to deceive `kit.compare`: how each does it, and the truth.
+"""Adversarial experiments, built to deceive `kit.compare`: how each does it, the truth.
 
 Each maker takes a stage and returns two experiments by name, the baseline first. Here
-only a fake clock moves; `benchmarks/real_liars.py` has makers where `real=None`.
+only a fake clock moves; `benchmarks/real_adversarial.py` has makers where `real=None`.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import torch
 Maker = Callable[..., dict[str, Callable[[], Generator]]]
 
 #: The machine's own doings. A real machine may be too busy to tell, and then says so.
-DISTURBED = ("other programs", "quota", "the host", "the machine's own speed")
+DISTURBED = ("other programs", "quota", "the host")
 #: Words of a reason that says: its steps are not all alike.
 CHANGES = ("settle", "change", "drift", "slow steps")
 WHO_KNOWS = "Only the experiment knows how many items it handled."
@@ -25,16 +25,16 @@ LOADING, TRAINING, FEW, MANY = 8, 4, 2, 32
 #: The step where a batch has another shape.
 NEW_SHAPE = 12
 
-LIARS: list["Liar"] = []
+ADVERSARIAL: list["Adversarial"] = []
 
 
 @dataclass
-class Liar:
-    """A pair that deceives, the truth about it, and what else a tool may answer.
+class Adversarial:
+    """An adversarial pair, the truth about it, and what else a tool may answer.
 
     `ratio` is exact in simulated time. Who cannot tell, or refuses, gives a reason with
-    one of `excuses` in it. `not_catchable` says why one cannot be caught, which gets
-    the verdict `deceived`.
+    one of `excuses` in it, which are in small letters. `not_catchable` says why one
+    cannot be caught, which gets the verdict `deceived`.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Liar:
             return "right"
         if verdict not in ("cannot tell", "refused"):
             return "wrong"
+        reason = reason.lower()
         if any(word in reason for word in self.excuses):
             return "says why"
         disturbed = any(word in reason for word in DISTURBED)
@@ -72,14 +73,14 @@ class Liar:
 
 
 def find(name):
-    return next(liar for liar in LIARS if liar.name == name)
+    return next(case for case in ADVERSARIAL if case.name == name)
 
 
 def lies(name, truth, **more):
     """Put a maker into the table; it acts in real time, too, unless another does."""
 
     def register(make):
-        LIARS.append(Liar(name, truth, make, **{"real": make} | more))
+        ADVERSARIAL.append(Adversarial(name, truth, make, **{"real": make} | more))
         return make
 
     return register
@@ -271,8 +272,8 @@ def throttled_half(stage):
 
 
 @lies("neighbour half-way", "same", real=None, ratio=1.0)
-def neighbour_half_way(stage):
-    """A neighbour takes half of the core from half-way on."""
+def neighbor_half_way(stage):
+    """A neighbor takes half of the core from half-way on."""
     return twice(
         lambda number: stage.work(10, delay=5) if stage.half_over else stage.work(5)
     )
@@ -291,7 +292,7 @@ def wait(stage):
 
 
 @lies("queue never synchronised", "slower", ratio=1 / 2, uses_device=True)
-def never_synchronised(stage):
+def never_synchronized(stage):
     """It only enqueues its work, so its steps seem to take no time."""
     return pair(waits=lambda _: wait(stage), enqueues=lambda _: stage.enqueue(10))
 
