@@ -237,7 +237,13 @@ class Panel:
             title = f"{self._points[number].label}: {said}"
             words = _ONE_AFTER_ANOTHER * (len(self._shown) > 1)
         if rows:
-            heads = ("", *self.lists, unit_of(self._request.of), "95 % interval", "")
+            heads = (
+                "",
+                *self.lists,
+                unit_of(self._request.of),
+                "interval or range",
+                "",
+            )
             said = f"Measured so far, {len(rows)} in all, the newest first"
             words += figures.html_table(heads, rows[: -_MOST_ROWS - 1 : -1], title=said)
         return self.draw(self._shown, title), words, _write_error(self._error)

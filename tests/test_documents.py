@@ -13,7 +13,7 @@ from pages import find_anchors, find_broken_links
 from project import ROOT, own_files
 
 from kit import statistics
-from kit.measuring import plan, ratio, variant
+from kit.measuring import doubt, plan, rates, variant
 
 PAGES = [path for path in own_files() if path.suffix in (".ipynb", ".md")]
 
@@ -92,16 +92,16 @@ def test_the_page_names_the_limits_that_the_code_has():
     for words in (
         f"[1/{statistics.SAME:g}, {statistics.SAME:g}]",
         f"differs by over {statistics.SAME - 1:.0%}",
-        f"take over {ratio._BUSY:g} core",
-        f"wait over {ratio._WAITING:.0%} of the time",
-        f"stopped the process over {ratio._THROTTLED:.0%} of the time",
+        f"take over {doubt._BUSY:g} core",
+        f"wait over {doubt._WAITING:.0%} of the time",
+        f"stopped the process over {doubt._THROTTLED:.0%} of the time",
         f"{1000 * plan._BLOCK_SECONDS_UNDER_QUOTA:.0f} ms under a quota",
         f"at least {1000 * variant.BLOCK_SECONDS:.0f} ms",
         f"use {plan._FIRST_SHARE:.0%} of the budget",
         f"{plan._OVER_SLOW:g} times the way to a slow block",
     ):
         assert re.sub(r"(\d)%", r"\1 %", words) in page, words
-    assert ratio.LEAST_PAIRS == 5 and "five, which may take three times" in page
+    assert rates.LEAST_PAIRS == 5 and "five, which may take three times" in page
     assert plan._MOST_OVER == 3 and math.exp(plan._NARROW) == pytest.approx(1.005)
     assert plan._SHARE_OF_START == 0.25 and "a quarter of what its start" in page
-    assert ratio._CHANGED == 1.2 and "off by over a fifth" in page
+    assert doubt._CHANGED == 1.2 and "off by over a fifth" in page

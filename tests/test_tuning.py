@@ -216,6 +216,18 @@ def test_the_largest_is_called_tried_only_if_it_was(search):
     assert ([*one.too_large], one.batch_size, one.largest) == ([2], 1, 1)
 
 
+def test_steps_that_only_showed_the_memory_leave_no_metric_behind(clock):
+    def train(*, batch_size=4):
+        while True:
+            clock.work(0.01)
+            yield batch_size, {"loss": clock.now}
+
+    found = find_batch_size(train, memory=1000 * MB, most=8, seconds=0.5)
+    for trial in found.trials.values():
+        (run,) = trial.runs
+        assert len(trial.metrics["loss"]) == run.steps > 0
+
+
 def test_running_out_of_memory_is_an_answer(search):
     error = RuntimeError("[enforce fail] can't allocate memory: 8")
     found = search(line(50 * MB, 10 * MB), line(0.1, 0.01), error=error)

@@ -252,22 +252,22 @@ def doubted(verdict, doubt):
 
 
 CHANGES = (
-    "so the kit does not trust it: its speed changes on the way, or a start leaves "
+    "so the interval is not to be trusted: a speed changes on the way, or a start leaves "
     "something behind. Measure much longer, or compare runs that end (a loop over "
     "range(n), seconds=None)"
 )
-STOPPED = "it was stopped before the end: run it again"
-ONE_PAIR = "One pair has no interval. Give more seconds or repeats."
+STOPPED = "the measurement was stopped before its end: run it again"
+ONE_VALUE = "One value has no interval. Give more seconds or repeats."
 NO_VALUES = "accuracy has no interval: it needs two runs or more with values."
 SMALL = (0.01, 0.015, 0.02, 0.025, 0.03)
 CANNOT_TELL = {
-    "one pair": ([run_trial([x]) for x in (1.0, 0.5)], COMPLETE, ONE_PAIR),
-    "one round": ([rate_trial([[x] * 6]) for x in (2.0, 1.0)], {}, ONE_PAIR),
+    "one pair": ([run_trial([x]) for x in (1.0, 0.5)], COMPLETE, ONE_VALUE),
+    "one round": ([rate_trial([[x] * 6]) for x in (2.0, 1.0)], {}, ONE_VALUE),
     # With so few pairs, each round is a value.
     "four pairs": ([first_suffers(n, pairs=4) for n in (0, 1)], {}, open_for(10)),
     "wide": (wide(), {}, open_for(10)),
     "hopeless": (wide(0.5), {}, open_for(None)),
-    "one stumble": (stumbling([4]), {}, open_for(33)),
+    "one stumble": (stumbling([4]), {}, open_for(33, RARE)),
     "near": (
         *(scattered(*SMALL), {}),
         "There is a difference, but it may be below 2 %. "
@@ -284,7 +284,11 @@ CANNOT_TELL = {
     ),
     "wide and stopped": (
         *(wide(outcome="stopped"), {}),
-        "It was stopped before the end: run it again.",
+        "The measurement was stopped before its end: run it again.",
+    ),
+    "metric stopped": (
+        *([*accuracies(0.1)[:1], metric_trial([0.9] * 3, outcome="stopped")], METRIC),
+        doubted("more", STOPPED),
     ),
     "disturbed": (
         *(faster(outcome="disturbed"), {}),
@@ -307,6 +311,10 @@ CANNOT_TELL = {
     "both first runs of the baseline": (
         *(with_first_runs(2.0, *[1.2] * 6, again=1.4), {}),
         doubted("faster", f"the first, longer runs told 1.4 ×, {CHANGES}"),
+    ),
+    "first runs, rare slow steps": (
+        *(stumbling(first=[1.0] * 6), {}),
+        doubted("slower", f"the first, longer runs told 1 ×, {CHANGES}") + f" {RARE}",
     ),
     # A queue that starts full: in the end as slow as the other.
     "full": (
@@ -353,7 +361,7 @@ CANNOT_TELL = {
     ),
     "never together": (
         *([rate_trial(2.0), rate_trial(1.0, first_round=20)], {}),
-        "Give more seconds or repeats.",
+        "Nothing was measured in both. Run it again for longer.",
     ),
     "one value": (metrics(0.9), METRIC, NO_VALUES),
     "nan": (metrics(0.9, NAN, 0.9), METRIC, NO_VALUES),
@@ -516,6 +524,13 @@ def test_a_knob_called_like_a_column_hides_no_result():
     assert tuple(table.loc["n=2", ["low", "verdict"]]) == (pytest.approx(2), "faster")
 
 
+def test_a_remark_names_whose_it_is_and_what_all_have_in_common_is_said_once():
+    notes = [["torch.compile was reset."], ["torch.compile was reset.", "Shared: net."]]
+    trials = [rate_trial(notes=each) for each in [*notes, notes[1]]]
+    remarks = Comparison(trials, LABELS).remarks()
+    assert remarks[-2:] == ["torch.compile was reset.", "n=2, n=4: Shared: net."]
+
+
 def test_intervals_of_several_hold_together_and_say_how():
     trials = [rate_trial(noisy(seed, 0.05)) for seed in range(5)]
     alone, together = Comparison(trials[:2], TWO), Comparison(trials, FIVE)
@@ -609,9 +624,8 @@ def test_a_rate_is_shown_in_the_unit_that_was_asked_for(unit):
     ratio, is_time = plain.ratio, " per " in (unit or "")
     values = [1, *exactly(ratio)]
     expected = [base / x if is_time else base * x for x in values]
-    assert [float(row[1].replace(",", "")) for row in made.rows()] == pytest.approx(
-        expected[:2], rel=1e-3
-    )
+    written = [float(row[1].replace(",", "")) for row in made.rows()]
+    assert written == pytest.approx(expected[:2], rel=1e-3)
     for axes in (made.plot(), plain.plot(unit=unit)):
         assert axes.get_xlabel() == name
         widths = [bar.get_width() for bar in axes.patches]
@@ -624,12 +638,12 @@ def test_a_rate_is_shown_in_the_unit_that_was_asked_for(unit):
 
 def test_time_per_step_is_not_that_of_another_variants_steps():
     """Twice as many items in each step, which takes as long."""
-    made = Comparison([rate_trial(2.0), rate_trial(2.0, items=20)], TWO)
-    made = dataclasses.replace(made, unit="ms per step")
-    assert [row[1] for row in made.rows()] == ["400", "400"]
-    assert made.ratio.value == pytest.approx(2)
-    bars = [[bar.get_width() for bar in made.plot(unit=u).patches] for u in UNITS if u]
-    assert bars[-2] == pytest.approx([200_000, 100_000]), "an image takes half the time"
+    trials = [rate_trial(2.0), rate_trial(2.0, items=20)]
+    for unit, shown in {"ms per step": [400, 400], "ms per image": [200, 100]}.items():
+        made = Comparison(trials, TWO, unit=unit)
+        assert made.ratio.value == pytest.approx(2)
+        assert [row[1] for row in made.rows()] == [f"{value}" for value in shown]
+        assert [bar.get_width() for bar in made.plot().patches] == pytest.approx(shown)
 
 
 def train(*, n=1):
@@ -638,10 +652,8 @@ def train(*, n=1):
         yield 2
 
 
-NO_UNITS = [
-    ({"unit": x}, [repr(x), "ms per step"]) for x in ("miles", "ms/step", "", 3)
-]
-NO_UNITS += [({"unit": x}, [x, "GB/s"]) for x in ("h per step", "ms per ", "per step")]
+WORDS = ("miles", "h per step", "ms per ", "", "1/s per step", 3)
+NO_UNITS = [({"unit": word}, [repr(word), "ms per step"]) for word in WORDS]
 PER_STEP = {"unit": "ms per step"}
 NO_UNITS += [(PER_STEP | {"of": TIME, "seconds": None}, [TIME, "Leave it out"])]
 NO_UNITS += [(PER_STEP | {"of": BYTES}, [BYTES, "Leave it out"])]
@@ -657,10 +669,8 @@ def test_a_comparison_is_asked_for_in_a_unit_and_a_plot_of_it_in_another(monkeyp
     monkeypatch.setenv("KIT_QUICK", "1")
     with FakeClock():
         made = kit.compare(train, n=[1, 2], seconds=0.5, unit="ms per step")
-    assert made.unit == "ms per step" and [row[1] for row in made.rows()] == [
-        "10",
-        "20",
-    ]
+    assert made.unit == "ms per step"
+    assert [row[1] for row in made.rows()] == ["10", "20"]
     assert made.plot().get_xlabel() == "ms per step"
     assert made.plot(unit="images/s").get_xlabel() == "images/s"
     assert made.plot(x="n").get_ylabel() == "ms per step"

@@ -86,10 +86,10 @@ def start_trial(memory, **changes):
     return make_trial(runs, **changes)
 
 
-def metric_trial(values, name="accuracy"):
+def metric_trial(values, name="accuracy", **changes):
     """Complete runs of two steps each; the last value of each run is given."""
     column = [x for value in values for x in (0.0, value)]
-    return run_trial([1.0] * len(values), {name: column})
+    return run_trial([1.0] * len(values), {name: column}, **changes)
 
 
 def noisy(seed, scale, middle=1.0):

@@ -225,6 +225,11 @@ class Comparison:
                 f"Comparison.plot: x={x!r} is not a knob with numbers in every trial; "
                 f"its values are {positions}. Leave x out for bars."
             )
+        if unit is not None and self.of != SPEED:
+            raise ValueError(
+                f"Comparison.plot: unit={unit!r} is for {SPEED}, and {self.of} has a "
+                "unit of its own. Leave it out."
+            )
         shown_in = read_unit(unit or self.unit)
         knobs = [{"experiment": t.experiment, **t.knobs} for t in self.trials]
         values = [self._show(trial, shown_in) for trial in self.trials]

@@ -23,7 +23,7 @@ _THROTTLED, _SHORT_BLOCK_SECONDS = 0.05, 0.2
 #: What was so interrupted says nothing.
 _BROKEN = {
     "disturbed": "other cells ran meanwhile: run it again alone",
-    "stopped": "it was stopped before the end: run it again",
+    "stopped": "the measurement was stopped before its end: run it again",
 }
 #: What makes an interval wide: a condition, from where on, and what helps.
 _WIDENED = (
@@ -95,7 +95,7 @@ def find_change(baseline: Trial, variant: Trial, rates: Rates) -> Change | None:
         scatter = expected.half_width * math.sqrt(len(shared) + 2)
         if abs(off) > max(math.log(_CHANGED), scatter):
             ends += [estimate.low + 2 * off, estimate.high + 2 * off]
-            if abs(off) > largest:
+            if abs(off) > largest + 1e-9:  # of equal ones, all of the runs are told
                 largest = abs(off)
                 early = write_ratio(statistics.exp(expected.value + off))
                 text = f"{where} told {early} ×"

@@ -15,13 +15,14 @@ from kit.measuring.rates import estimate_rates
 from kit.records import FIRST, Trial
 from kit.statistics import Estimate
 
+_NOTHING = "Nothing was measured in both. Run it again for longer."
 _BOTH = "The interval holds both a gain and a loss."
 _SMALL = (
     "There is a difference, but it may be below 2 %. "
     "Measure longer (seconds=…) if that matters."
 )
 _CHANGES = (
-    "its speed changes on the way, or a start leaves something behind. Measure much "
+    "a speed changes on the way, or a start leaves something behind. Measure much "
     "longer, or compare runs that end (a loop over range(n), seconds=None)"
 )
 
@@ -66,13 +67,15 @@ class Ratio:
 
     @property
     def interval(self) -> str:
-        """The interval in words."""
+        """The interval in words, none where it is unknown."""
+        if math.isnan(self.low):
+            return ""
         if self.unit == "×":
             return f"[{write_ratio(self.low)}, {write_ratio(self.high)}]"
         return f"[{self.low:+.3g}, {self.high:+.3g}]"
 
     def __str__(self) -> str:
-        return f"{self.amount} {self.interval}"
+        return f"{self.amount} {self.interval}".rstrip()
 
 
 def compare_trials(
@@ -96,7 +99,7 @@ def compare_trials(
     a, b = read_values(baseline, of), read_values(variant, of)
     pairs = [(a[r], b[r]) for r in sorted(a.keys() & b.keys()) if r != FIRST]
     if not pairs:
-        return _unknown("Nothing was measured in both. Run it again for longer.")
+        return _unknown(_NOTHING)
     if of not in QUANTITIES:
         estimate = statistics.student_interval([y - x for x, y in pairs], confidence)
         return _judge_difference(baseline, variant, estimate, of, within or 0.0)
@@ -122,7 +125,7 @@ def _compare_rates(baseline: Trial, variant: Trial, confidence: float) -> Ratio:
     if change is None:
         return _conclude(baseline, variant, SPEED, estimate, " ".join(notes))
     if _judge(change.reach, SPEED)[0] == "cannot tell":
-        doubt = f"{change.text}, so the kit does not trust it: {_CHANGES}"
+        doubt = f"{change.text}, so the interval is not to be trusted: {_CHANGES}"
         return _conclude(baseline, variant, SPEED, estimate, " ".join(notes), doubt)
     notes.append(f"{_capitalize(change.text)}: a long run may differ.")
     return _conclude(baseline, variant, SPEED, estimate, " ".join(notes))
@@ -182,6 +185,8 @@ def _withhold(verdict: str, doubt: str) -> str:
 def _judge(estimate: Estimate, of: str) -> tuple[str, str]:
     """Return the verdict on a ratio's interval, and why there is none."""
     low, high = statistics.exp(estimate.low), statistics.exp(estimate.high)
+    if math.isnan(estimate.value):
+        return "cannot tell", _NOTHING
     if math.isnan(low):
         return "cannot tell", "One value has no interval. Give more seconds or repeats."
     words = {} if of == SPEED else {"above": "more", "below": "less"}

@@ -69,7 +69,7 @@ def _describe_speed(trial: Trial) -> Row:
     count = len(trial.timed_runs)
     remark = f"[{low:,.4g}, {high:,.4g}], range of {count} runs"
     if count < 2:
-        remark = "one run"
+        remark = "one run" if count else "nothing was timed"
     return "items per second", f"{trial.items_per_second:,.4g}", remark
 
 

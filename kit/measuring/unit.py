@@ -10,6 +10,7 @@ from kit.figures import format_value
 
 _TIMES = {"s": 1.0, "ms": 1e3, "µs": 1e6, "us": 1e6, "ns": 1e9}
 _PREFIXES = {"": 1.0, "k": 1e-3, "M": 1e-6, "G": 1e-9, "T": 1e-12}
+_ITEMS = "items per second"
 _EXAMPLES = '"ms per step", "µs per image", "images/s", "GB/s" where items are bytes'
 
 
@@ -20,7 +21,7 @@ class Unit:
     A time is that of a step where `is_of_steps`, else that of an item.
     """
 
-    text: str = "items per second"
+    text: str = _ITEMS
     factor: float = 1.0
     is_time: bool = False
     is_of_steps: bool = False
@@ -43,14 +44,15 @@ def read_unit(text: str | None) -> Unit:
     if text is None:
         return Unit()
     if isinstance(text, str):
-        time = re.fullmatch(r"(s|ms|µs|us|ns) per (\w[\w -]*)", text)
-        if time:
+        if text == _ITEMS:
+            return Unit()
+        if time := re.fullmatch(r"(s|ms|µs|us|ns) per ([a-z][a-z -]*)", text):
             is_of_steps = time[2] == "step"
             return Unit(text, _TIMES[time[1]], is_time=True, is_of_steps=is_of_steps)
-        if scaled := re.fullmatch(r"([kMGT]?)(B|FLOP|FLOPS|bit|b)/s", text):
+        if scaled := re.fullmatch(r"([kMGT]?)(B|FLOP|bit)/s", text):
             return Unit(text, _PREFIXES[scaled[1]])
-        if re.fullmatch(r"\w[\w -]*/s", text):
-            return Unit(text)
+        if re.fullmatch(r"[a-z][a-z -]*/s", text):
+            return Unit(text, is_of_steps=text == "steps/s")
     raise ExperimentError(
         f"unit={format_value(text)} is no unit of a rate.\nWrite it as in {_EXAMPLES}."
     )
