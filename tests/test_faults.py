@@ -340,8 +340,8 @@ def test_a_file_that_was_mended_and_loaded_again_is_read_again(tmp_path, monkeyp
 
 def test_ranks_may_have_blocks_without_items():
     some = [Block(1.0, 1.0, items, 1) for items in (4, 0, 4)]
-    assert plan.is_steady(some[:2]) is False and plan.is_steady(some)
-    assert plan.is_steady([Block(1.0, 1.0, 0, 1)])
+    assert plan.is_as_fast_as_before(some[:2]) is False and plan.is_as_fast_as_before(some)
+    assert plan.is_as_fast_as_before([Block(1.0, 1.0, 0, 1)])
     idle = rate_trial(1.0, items=0)
     assert compare_trials(idle, rate_trial(1.0)).verdict == "cannot tell"
     assert "count" in repr(idle)

@@ -252,9 +252,9 @@ def doubted(verdict, doubt):
 
 
 CHANGES = (
-    "so the interval is not to be trusted: a speed changes on the way, or a start leaves "
-    "something behind. Measure much longer, or compare runs that end (a loop over "
-    "range(n), seconds=None)"
+    "so the interval is not to be trusted: a speed changes on the way, or a start "
+    "leaves something behind. Measure much longer, or compare runs that end (a loop "
+    "over range(n), seconds=None)"
 )
 STOPPED = "the measurement was stopped before its end: run it again"
 ONE_VALUE = "One value has no interval. Give more seconds or repeats."

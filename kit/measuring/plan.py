@@ -26,7 +26,7 @@ _SHARE_OF_START = 0.25
 #: A run has two blocks at least, a sequential one the time of ten.
 _LEAST_BLOCKS, _BLOCKS_SEQUENTIAL = 2, 10
 #: A first run goes on, up to twice as long, while its latest block differs by so much.
-_STEADY, _OVER_FIRST = 0.10, 2.0
+_ALIKE, _OVER_FIRST = 0.10, 2.0
 #: A block over so many times the median is slow; a run lasts so many times as long as
 #: it took to come to one.
 _SLOW, _OVER_SLOW = 2.0, 1.2
@@ -45,16 +45,16 @@ def count_to_a_slow_one(blocks: Sequence[Block]) -> int:
     return max((b - a for a, b in itertools.pairwise([0, *ends])), default=0)
 
 
-def is_steady(blocks: Sequence[Block]) -> bool:
-    """Return whether the latest block is as fast as usual.
+def is_as_fast_as_before(blocks: Sequence[Block]) -> bool:
+    """Return whether the latest block is as fast as the median one.
 
-    >>> is_steady([Block(1, items=9) for _ in range(5)])
+    >>> is_as_fast_as_before([Block(1, items=9) for _ in range(5)])
     True
     """
     rates = [block.items / block.seconds for block in blocks if block.items]
     if not rates or not blocks[-1].items:  # ranks may have steps without items
         return not rates
-    return abs(math.log(rates[-1] / median(rates))) < _STEADY
+    return abs(math.log(rates[-1] / median(rates))) < _ALIKE
 
 
 @dataclass(eq=False)
@@ -123,7 +123,7 @@ class Plan:
         least = max(share, later_blocks * variant.block_cost)
         if seconds < least or len(run.blocks) < later_blocks:
             return True
-        return seconds < _OVER_FIRST * least and not is_steady(run.blocks)
+        return seconds < _OVER_FIRST * least and not is_as_fast_as_before(run.blocks)
 
     # How long a run is
 
