@@ -400,9 +400,7 @@ def make_recording(trials: dict[str, Trial], within: float) -> Recording:
     return Recording(several, comparisons if len(labels) > 1 else [], [])
 
 
-def make_table(
-    trials: dict[str, Trial], arguments: argparse.Namespace
-) -> str:
+def make_table(trials: dict[str, Trial], arguments: argparse.Namespace) -> str:
     """Return a row for each variant, and a sentence about the fastest equal one."""
     _, comparisons, _ = make_recording(trials, arguments.within)
     rows, best, finding = [], 1.0, "No variant is faster at equal accuracy."
