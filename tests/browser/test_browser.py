@@ -135,7 +135,7 @@ kit.measure(train, seconds=0.02)
 #: A panel for each test, in cells of their own.
 PANELS = {
     "loads": "load, num_workers=[1, 2], on=[ranks[:1], ranks], seconds=600",
-    "interleaved": "train, pause=[1, 2], seconds=2",
+    "beside": "train, pause=[1, 2], seconds=2",
     "plain": "train, pause=[1, 2, 3], seconds=0.2",
     "keys": "train, pause=[1, 2, 4, 8, 16, 32, 64, 128], seconds=0.2",
     "ended": "train, pause=[1, 2], seconds=60",
