@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from kit import statistics
 from kit.measuring.quantity import SPEED, write_ratio
@@ -76,58 +76,61 @@ def find_change(baseline: Trial, variant: Trial, rates: Rates) -> Change | None:
     """Return whether first runs tell another ratio than later ones.
 
     They are longer than the others. Where all of them, or their last thirds, tell a
-    ratio that is off by over a fifth, and by more than runs differ anyway, then speed
-    changes on the way (a queue that starts full, a step that grows, rare slow steps),
-    or later starts find what the first one left behind. A longer run may be off by
-    more: the interval is stretched by twice as much, towards that ratio.
+    ratio that is off by over a fifth from that of every round, then speed changes on
+    the way (a queue that starts full, a step that grows, rare slow steps), or later
+    starts find what the first one left behind. A longer run may be off by more: the
+    interval is stretched by twice as much, towards that ratio.
     """
     estimate = rates.estimate
-    shared = baseline.rounds & variant.rounds
-    if math.isnan(estimate.high) or not shared:
+    if math.isnan(estimate.high):
         return None
+    parts = (
+        ("the first, longer runs", _whole_rate, rates.total_rounds),
+        ("the ends of the first, longer runs", _end_rate, rates.typical_rounds),
+    )
     text, largest, ends = "", 0.0, [estimate.low, estimate.high]
-    for where, rate, expected in (
-        ("the first, longer runs", _whole_rate, estimate),
-        ("the ends of the first, longer runs", _end_rate, rates.typical),
-    ):
-        off = _find_offset(baseline, variant, rate, expected.value)
-        # One run beside the mean of so many others; a pair of rounds has two.
-        scatter = expected.half_width * math.sqrt(len(shared) + 2)
-        if abs(off) > max(math.log(_CHANGED), scatter):
+    for where, rate, rounds in parts:
+        later = fmean(rounds)
+        early = _find_early_ratio(baseline, variant, rate, later)
+        if early is None:
+            continue
+        beyond = max(min(rounds) - early, early - max(rounds))
+        if beyond > math.log(_CHANGED):
+            off = early - later
             ends += [estimate.low + 2 * off, estimate.high + 2 * off]
-            if abs(off) > largest + 1e-9:  # of equal ones, all of the runs are told
-                largest = abs(off)
-                early = write_ratio(statistics.exp(expected.value + off))
-                text = f"{where} told {early} ×"
+            if beyond > largest + 1e-9:  # of equal ones, all of the runs are told
+                largest = beyond
+                text = f"{where} told {write_ratio(statistics.exp(early))} ×"
     if not text:
         return None
     return Change(text, Estimate(estimate.value, min(ends), max(ends)))
 
 
-def _find_offset(
+def _find_early_ratio(
     baseline: Trial,
     variant: Trial,
     rate: Callable[[Run], float],
-    expected: float,
-) -> float:
-    """Return by how much the log-ratio of first runs differs from the expected one.
+    later: float,
+) -> float | None:
+    """Return the log-ratio of first runs; None where there are none, or do not tell.
 
-    The baseline's first run comes before and after the others. Of several differences
-    the smallest counts, and none of opposite ones: then the machine's speed changed.
+    The baseline's first run comes before and after the others. Of both ratios that
+    counts which is nearer to the later one; where one is above and the other below, the
+    machine's speed changed, and they do not tell.
     """
     rates = [
         [rate(run) for run in trial.runs if run.round == FIRST and run.blocks]
         for trial in (baseline, variant)
     ]
-    offsets = [
-        math.log(own / other) - expected
+    ratios = [
+        math.log(own / other)
         for other in rates[0]
         for own in rates[1]
         if own > 0 and other > 0
     ]
-    if not offsets or min(offsets) * max(offsets) < 0:
-        return 0.0
-    return min(offsets, key=abs)
+    if not ratios or min(ratios) < later < max(ratios):
+        return None
+    return min(ratios, key=lambda ratio: abs(ratio - later))
 
 
 def _whole_rate(run: Run) -> float:

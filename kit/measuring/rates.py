@@ -17,10 +17,15 @@ LEAST_PAIRS = 5
 
 @dataclass(frozen=True)
 class Rates:
-    """The log-ratio of two variants' rates, by the typical block and by all time."""
+    """The log-ratio of two variants' rates, by the typical block and by all time.
+
+    Estimates over all rounds, and the values of single rounds.
+    """
 
     typical: Estimate
     total: Estimate
+    typical_rounds: Sequence[float]
+    total_rounds: Sequence[float]
 
     @property
     def has_rare_slow_steps(self) -> bool:
@@ -58,6 +63,8 @@ def estimate_rates(
     return Rates(
         _estimate_groups(typical, groups, confidence),
         _estimate_groups(total, groups, confidence),
+        [median(logs) for logs in typical.values()],
+        [median(logs) for logs in total.values()],
     )
 
 
