@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit import figures
 from kit.measuring import finding, report
-from kit.measuring.plot import Point, plot_points, predict_points
+from kit.measuring.plot import Point, Quantity, plot_points, predict_points
 from kit.measuring.quantity import QUANTITIES, SPEED, quantity_of, unit_of
 from kit.measuring.ratio import Ratio, compare_trials
 from kit.measuring.unit import Unit, read_unit
@@ -20,9 +20,6 @@ from kit.statistics import hold_together
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
-
-#: A value and both ends of its interval.
-Quantity = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
