@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import math
+import mmap
 import subprocess
 import sys
 import threading
@@ -441,6 +442,8 @@ def test_the_luck_of_one_place_in_memory_is_not_in_every_run(quick):
     small = [[len(block) for block in each._blocks] for each in finds]
     assert len({*map(tuple, small)}) == 3 and max(map(max, small)) <= 60_000
     assert len({len(each._pages) for each in finds}) > 1
+    for each in finds:  # a page that nobody has written to takes no memory
+        assert all(each._pages[:: mmap.PAGESIZE])
 
     def train(*, which="a"):
         while True:

@@ -24,8 +24,8 @@ from kit.measuring.failures import walk_causes
 #: Threads that belong to all: the kit's own, and those that compile for PyTorch.
 _COMMON_THREADS = ("kit ", "InductorSubproc")
 
-#: What shifts the addresses of a run: so many blocks of at most so many bytes, and up
-#: to so many pages. A freed block of over 128 KB would raise malloc's thresholds, which
+#: What shifts the memory of a run: so many blocks of at most so many bytes, and up to
+#: so many pages. A freed block of over 128 KB would raise malloc's thresholds, which
 #: decide whether the loop's own tensors cost page faults; pages that are mapped do not.
 _BLOCKS, _LARGEST_BLOCK, _MOST_PAGES = 4, 60_000, 3_000
 
@@ -87,8 +87,10 @@ class Surroundings:
     Where `other` are those of a run that goes on, the settings are those that were
     there before both. As long as it is kept, some memory is taken: in one process the
     same code finds the same memory in every run, and how that suits the caches would
-    become the verdict. The sizes come from the system: a reader's seeds, and the order
-    of their random numbers, have nothing to do with it.
+    become the verdict. That holds for addresses and for the machine's pages behind
+    them: where two variants alternate, each gets back what it has freed. The sizes come
+    from the system: a reader's seeds, and the order of their random numbers, have
+    nothing to do with it.
     """
 
     def __init__(self, other: Surroundings | None = None) -> None:
@@ -102,6 +104,8 @@ class Surroundings:
         draw = random.SystemRandom().randint
         self._blocks = [bytearray(draw(1, _LARGEST_BLOCK)) for _ in range(_BLOCKS)]
         self._pages = mmap.mmap(-1, draw(1, _MOST_PAGES) * mmap.PAGESIZE)
+        for start in range(0, len(self._pages), mmap.PAGESIZE):
+            self._pages[start] = 1  # the system gives a page to whoever writes to it
 
     def has_changed_settings(self) -> bool:
         """Return whether another start would find other settings than this one."""
