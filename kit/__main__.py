@@ -3,7 +3,7 @@
 examples:
   python -m kit machine
   python -m kit diagnose train.py:train batch_size=64
-  python -m kit diagnose package.module:train amp=True --seconds 30 --html report.html
+  python -m kit diagnose package.module:train amp=True --seconds 60 --html report.html
   python -m kit diagnose --script train.py --html report.html -- --its-own arguments
 
 In train.py, the training loop is a function that says `yield` after each step:
@@ -14,17 +14,18 @@ In train.py, the training loop is a function that says `yield` after each step:
           ...
           yield len(batch)
 
-With --script it runs as it is, again and again, in this folder, and writes what it
-writes. A step ends with `optimizer.step()`.
+With --script it runs once, as it is, in this folder, and prints and writes what it
+always does. A step ends with `optimizer.step()`.
 
-Exit status: 0 diagnosed, 1 it could not be measured, 2 it was asked for wrongly. An
-error of the script itself is shown as Python shows it.
+Exit status: 0 diagnosed, 1 it could not be measured, 2 it was asked for wrongly, 130 it
+was interrupted. An error of the script itself is shown as Python shows it.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import runpy
 import sys
 import traceback
 from collections.abc import Sequence
@@ -34,38 +35,81 @@ from typing import Any
 from kit.errors import ExperimentError
 from kit.machine import this_machine
 
+_RUNS = "{} runs in this folder, once, and writes there what it always writes."
+#: What an interrupted diagnosis says at most.
+_MOST_LINES = 4
+#: Whose lines say nothing about a script's own error.
+_NOT_OWN = (str(Path(__file__).parent), "<frozen runpy>", runpy.__file__)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit status."""
     words = [*(sys.argv[1:] if arguments is None else arguments), "--"]
     own, its = words[: words.index("--")], words[words.index("--") + 1 : -1]
     parser = make_parser()
-    options = parser.parse_args(own)
+    options, unknown = parser.parse_known_args(own)
     if options.command == "machine":
+        if unknown:
+            parser.error(f"unknown: {' '.join(unknown)}")
         print(this_machine(), flush=True)
         return 0
-    if (options.script is None) == (options.target is None):
-        parser.error("diagnose train.py:train, or --script train.py -- its arguments")
+    _check(parser, options, unknown)
     from kit import diagnosis
     from kit.script import Script, load_function
 
-    knobs = {"seconds": options.seconds, **dict(options.knobs)}
     try:
-        if options.target:
-            experiment = load_function(*options.target)
+        knobs = {"seconds": options.seconds, **dict(map(parse_knob, options.knobs))}
+        target = parse_target(options.target) if options.target else None
+    except argparse.ArgumentTypeError as error:
+        parser.error(str(error))
+    try:
+        if target:
+            experiment = load_function(*target)
         else:
+            print(_RUNS.format(options.script.name), file=sys.stderr)
             experiment = Script(options.script, its, options.optimizer_steps_per_step)
         found = diagnosis.diagnose(experiment, **knobs)
     except ExperimentError as error:
         if error.__cause__:
-            traceback.print_exception(error.__cause__)
+            print(format_error(error.__cause__), end="", file=sys.stderr)
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt as interrupt:
+        print(f"interrupted: {interrupt}".splitlines()[0], file=sys.stderr)
+        if kept := getattr(interrupt, "diagnosis", None):
+            print("\n".join(repr(kept).splitlines()[:_MOST_LINES]))
+        return 130
     print(found)
     if options.html:
         options.html.write_text(found.to_html(), encoding="utf-8")
         print(options.html.resolve())
     return 0
+
+
+def _check(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, unknown: list[str]
+) -> None:
+    """End with a message where the words say neither a function nor a script."""
+    if options.script is not None and (unknown or options.target):
+        parser.error(
+            "put `--` before the script's own arguments: "
+            f"--script {options.script} -- --its-own arguments"
+        )
+    if unknown:
+        parser.error(f"unknown: {' '.join(unknown)}")
+    if (options.script is None) == (options.target is None):
+        parser.error("diagnose train.py:train, or --script train.py -- its arguments")
+
+
+def format_error(error: BaseException) -> str:
+    """Write an error as Python does, without the lines of the kit."""
+    written = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = written
+    while each is not None:
+        own = [line for line in each.stack if not line.filename.startswith(_NOT_OWN)]
+        each.stack = traceback.StackSummary.from_list(own)
+        each = each.__cause__ or each.__context__
+    return "".join(written.format())
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -78,12 +122,12 @@ def make_parser() -> argparse.ArgumentParser:
     said = "say where the time of a script's training loop goes"
     diagnosing = commands.add_parser("diagnose", help=said, **look)
     add = diagnosing.add_argument
-    add("target", type=parse_target, nargs="?", help="train.py:train, or package:train")
-    add("knobs", nargs="*", type=parse_knob, metavar="name=value", help="its arguments")
+    add("target", nargs="?", help="train.py:train, or package:train")
+    add("knobs", nargs="*", metavar="name=value", help="its arguments")
     add("--script", type=parse_file, metavar="FILE", help="train.py, as it is")
     each = "--optimizer-steps-per-step"
     add(each, type=int, default=1, metavar="N", help="of a script, 1 as a rule")
-    add("--seconds", type=float, default=20.0, help="how long to measure, in all")
+    add("--seconds", type=float, default=40.0, help="how long causes are left out")
     add("--html", type=Path, metavar="FILE", help="write the report as a page")
     return parser
 
@@ -99,7 +143,9 @@ def parse_target(target: str) -> tuple[str, str]:
     """Split "path/to/train.py:train" into where the function is, and its name."""
     where, _, function = target.rpartition(":")
     if not where:
-        raise argparse.ArgumentTypeError(f"which function of it? {target}:train")
+        raise argparse.ArgumentTypeError(
+            f"which function of it? {target}:train. Or as it is: --script {target}"
+        )
     if where.endswith(".py"):
         parse_file(where)
     return where, function

@@ -25,12 +25,13 @@ from unittest.mock import patch
 from greenlet import getcurrent, greenlet
 
 from kit.errors import ExperimentError
-from kit.measuring.silence import silencing
 
 #: A script that goes on so often after it was ended cannot be ended.
 _MOST_ENDINGS = 100
 _UNENDING: list[greenlet] = []
-_LEAST_STEPS, _LATE_SECONDS = 20, 8.0
+_LATE_SECONDS = 8.0
+#: Who has called backward() so often without an optimizer of PyTorch updates otherwise.
+_MOST_BACKWARDS = 50
 _CURE = """If it trains in processes or threads of its own, let its main thread do it. \
 Else put a `yield` into its loop, and diagnose that: train.py:train."""
 _LATE = f"""{{}} has called no optimizer.step() for {_LATE_SECONDS:g} s.
@@ -111,20 +112,10 @@ class Script:
 
     def __init__(self, path: Path, words: Sequence[str] = (), most: int = 1) -> None:
         self._path, self._words, self._most = path, words, most
-        self._patience = _LATE_SECONDS
         self.__name__ = shlex.join([path.name, *words])
 
-    def __call__(self) -> Generator[int | None, None, None]:
-        """Run the script as Python would; where it ends, again."""
-        steps = yield from self._run(1)
-        while steps >= _LEAST_STEPS:
-            steps = yield from self._run(None)  # its set-up does not count
-        raise ExperimentError(
-            f"{self.__name__} ended after {steps} steps, too few to measure.\n"
-            "Let it train for longer, by its own arguments: they come after `--`."
-        )
-
-    def _run(self, first: int | None) -> Generator[int | None, None, int]:
+    def __call__(self) -> Generator[int, None, None]:
+        """Run the script as Python would; it prints and writes what it always does."""
         script = greenlet(self._execute)
 
         def interrupt(*_: object) -> None:
@@ -143,21 +134,16 @@ class Script:
             stack.enter_context(patch.object(sys, "argv", argv))
             stack.enter_context(self._ending_steps(script))
             stack.callback(self._end, script)
-            if not first:
-                stack.enter_context(silencing())
-            with _telling_after(self._patience, _LATE.format(self.__name__)):
-                script.switch()
-            self._patience = threading.TIMEOUT_MAX  # it is told once
+            with _telling_after(_LATE_SECONDS, _LATE.format(self.__name__)):
+                refusal = script.switch()
+            if isinstance(refusal, str):
+                raise ExperimentError(f"{self.__name__} {refusal}\n{_CURE}")
             if script.dead:
                 said = f"{self.__name__} ended without one optimizer.step()."
                 raise ExperimentError(f"{said}\n{_CURE}")
-            yield first
-            steps = 1
-            with silencing():
-                while script.switch():
-                    steps += 1
-                    yield 1
-        return steps
+            yield 1
+            while script.switch():
+                yield 1
 
     def _execute(self) -> None:
         try:
@@ -179,6 +165,7 @@ class Script:
         That is when the label has ended which PyTorch puts around it: a profiler must
         not be stopped while one is open.
         """
+        import torch
         from torch.autograd import profiler
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -200,8 +187,24 @@ class Script:
                     steps = 0
                     script.parent.switch(True)
 
+        real, backwards = torch.autograd.backward, 0
+
+        def backward(*given: Any, **named: Any) -> None:
+            """Refuse who updates without an optimizer of PyTorch: no step ever ends."""
+            nonlocal backwards
+            real(*given, **named)
+            if getcurrent() is not script or os.getpid() != process or known:
+                return
+            backwards += 1
+            if backwards == _MOST_BACKWARDS:
+                script.parent.switch(
+                    f"has called backward() {backwards} times, but no optimizer.step() "
+                    "of torch.optim: it updates in some other way."
+                )
+
         hook = register_optimizer_step_post_hook(count)
-        with hook, patch.object(profiler, "record_function", Label):
+        label = patch.object(profiler, "record_function", Label)
+        with hook, label, patch.object(torch.autograd, "backward", backward):
             yield
 
     def _end(self, script: greenlet) -> None:

@@ -87,7 +87,7 @@ def test_a_knob_is_a_literal_or_else_a_string(capsys, asked, text, value):
     words = ["train.py:train", f"lr={text}", "batch_size=8", "--html", "a.html"]
     status, out, err = run(capsys, main, "diagnose", *words)
     assert (status, err) == (0, "")
-    assert asked == [{"seconds": 20.0, "first": 8, "batch_size": 8, "lr": value}]
+    assert asked == [{"seconds": 40.0, "first": 8, "batch_size": 8, "lr": value}]
     assert type(asked[0]["lr"]) is type(value)
     assert Path("a.html").read_text("utf-8") == "<title>61 % × 2</title>"
     report, place = out.splitlines()
@@ -99,6 +99,10 @@ WORDS += [("machine", 0, "cores"), ("dance", 2, "usage: ")]
 WORDS += [("diagnose train.py:train lr", 2, "'lr' is not written name=value")]
 WORDS += [("diagnose train.py:train --seconds five", 2, "five")]
 WORDS += [("diagnose train.py", 2, "which function of it? train.py:train")]
+WORDS += [("diagnose train.py", 2, "--script train.py")]
+WORDS += [("diagnose --script train.py --seed 3", 2, "put `--` before the script's")]
+WORDS += [("diagnose --script train.py seed=3", 2, "put `--` before the script's")]
+WORDS += [("diagnose train.py:train --seed 3", 2, "unknown: --seed")]
 WORDS += [("diagnose absent.py:train", 2, "there is no file absent.py here")]
 WORDS += [("diagnose train.py:absent", 1, "train.py has no absent")]
 WORDS += [("diagnose train.py:train seconds=13", 1, "error: train ended after 1")]
@@ -178,7 +182,8 @@ def test_a_script_runs_as_it_is_and_leaves_nothing(tmp_path, body, most, each):
 
 
 ENDS = [("print('hi')", "without one optimizer.step()"), ("1 / 0", "ZeroDivision")]
-ENDS += [("sys.exit(3)", "exit status 3"), ("step()", "after 1 steps, too few")]
+ENDS += [("sys.exit(3)", "exit status 3"), ("step()", "after 0 steps, too few")]
+ENDS += [("while True: nets[0](torch.ones(width.N)).sum().backward()", "50 times, but")]
 ENDS += [("while True:\n try: step()\n except: pass", "Write `except Exception:`")]
 
 
@@ -190,6 +195,8 @@ def test_why_a_script_cannot_be_diagnosed_is_told(capsys, body, said, quick):
     assert main(["diagnose", "--script", "train.py", "--", "-x"]) == 1
     told = capsys.readouterr().err
     assert "train.py -x" in told and said in told and look() == before
+    assert "runs in this folder, once" in told
+    assert "greenlet" not in told and "runpy" not in told and "kit/" not in told
 
 
 def write_chapter(folder, *cells, name=CHAPTER):

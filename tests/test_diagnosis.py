@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import queue
 import re
 import threading
 import time
@@ -18,32 +19,45 @@ from pathlib import Path
 import cheatsheet
 import pytest
 import torch
-import torch.distributed as dist
 from helpers import FakeClock, children, reader_state, refused, wait_until
 from hypothesis import assume, given, strategies as st
 from torch import nn
 from torch.autograd.profiler import record_function
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import kit
 import kit.clock
-from kit import statistics
-from kit.diagnosis import tracing
-from kit.diagnosis.causes import CAUSES, decide, estimate
-from kit.diagnosis.counterfactuals import BACKWARD, LOADER, STEP, WAIT, change
-from kit.diagnosis.diagnosing import find_suspects, judge_shares
+from kit.diagnosis import switches, tracing
+from kit.diagnosis.causes import CAUSES
+from kit.diagnosis.diagnosing import estimate_rest, find_repairs, find_suspects
 from kit.diagnosis.profiling import Profile, part, weigh
+from kit.diagnosis.saving import Saving, from_shares, unknown
+from kit.diagnosis.steps import find_growing_steps
 from kit.diagnosis.tracing import Event, Trace, read_trace
+from kit.diagnosis.verdict import decide
+from kit.diagnosis.wrapping import (
+    BACKWARD,
+    CLOSURE,
+    LOADER,
+    STEP,
+    WAIT,
+    StepTime,
+    Work,
+    change,
+)
 from kit.figures import PHASES
 from kit.measuring.experiment import resolve
-from kit.measuring.ratio import Ratio
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 CORES = kit.this_machine().cores
-LEFT_OUT = {name: cause.leave_out for name, cause in CAUSES.items() if cause.leave_out}
-LEFT_OUT["threads"] = functools.partial(LEFT_OUT["threads"], threads=3)
+SWITCHES = {
+    "input": switches.BatchesInMemory,
+    "optimizer": switches.NoUpdate,
+    "transfer": switches.BatchesOnDevice,
+    "sync": switches.NumbersUnread,
+    "threads": switches.OtherThreads,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,6 +80,7 @@ NAMES = {
     "wait": "cudaStreamSynchronize",
     "copy": "cudaMemcpyAsync",
     "mine": "my label",
+    "closure": CLOSURE,
 }
 BUSY = Event(0, 1, "gemm", "device 0 stream 7")
 
@@ -88,7 +103,8 @@ def make_event(start, stop, name):
         ("mm back sub_ sub_", "forward backward optimizer optimizer"),
         ("mm back mm back step", "forward backward forward backward optimizer"),
         ("back step mm back step", "backward optimizer forward backward optimizer"),
-        ("mm back step/back step", "forward backward backward optimizer"),
+        ("mm back step/closure/back step", "forward backward backward optimizer"),
+        ("step/mul/closure/mm", "optimizer"),
         ("mm reduce back step", "forward communication backward optimizer"),
         ("mm back await step", "forward backward communication optimizer"),
         ("to/copy mm back step", "copies forward backward optimizer"),
@@ -211,13 +227,32 @@ def test_waiting_for_threads_of_its_own_is_not_the_readers_code():
     assert found.shares.get("python", 0) < 0.2
 
 
-def without(experiment, *causes):
-    return change(resolve(experiment), *(LEFT_OUT[cause] for cause in causes))
+class Switched:
+    """A run with one switch in it, as a diagnosis makes it."""
 
+    def __init__(self, experiment, cause):
+        self.work = Work()
+        self.switch = SWITCHES[cause](self.work)
+        self.switch.number = 3  # of threads
+        resolved = change(resolve(experiment), self.switch.install, work=self.work)
+        self.generator = resolved.start({})
+        next(self.generator)
 
-def live(resolved, steps=5):
-    with contextlib.closing(resolved.start({})) as generator:
-        return list(itertools.islice(generator, steps))
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.generator.close()
+
+    def turn(self, on):
+        if on:  # what is given again was kept before
+            self.switch.prime()
+            self.run(2)
+        self.switch.turn(on)
+        self.switch.begin_block()
+
+    def run(self, steps):
+        return [next(self.generator) for _ in range(steps)]
 
 
 class Counted(Dataset):
@@ -254,22 +289,20 @@ def make_probe(cause, patch):
     weight.grad, real = torch.ones(1), torch.Tensor.item
     optimizer, far = torch.optim.SGD([weight], lr=1.0), torch.ones(1).as_subclass(Far)
     patch.setattr(torch.Tensor, "item", lambda x: calls.append(1) or real(x))
-    patch.setattr(dist, "all_reduce", lambda *_, async_op=False: calls.append(1))
 
     def move():
         moved.append(torch.rand(3).to("meta"))
 
     return {
         "input": (lambda: list(loader), lambda: data.read),
-        "optimizer": (lambda: optimizer.step(lambda: 7), weight.tolist),
+        "optimizer": (optimizer.step, weight.tolist),
         "threads": (lambda: torch.set_num_threads(1), lambda: has_three() or object()),
         "transfer": (move, lambda: len({*map(id, moved)})),
         "sync": (lambda: far.item(), lambda: len(calls)),
-        "communication": (lambda: dist.all_reduce(far), lambda: len(calls)),
     }[cause]
 
 
-@pytest.mark.parametrize("cause", LEFT_OUT)
+@pytest.mark.parametrize("cause", SWITCHES)
 def test_a_cause_is_left_out_of_what_is_measured_and_of_no_cell(cause, monkeypatch):
     act, look = make_probe(cause, monkeypatch)
     step, own, readers = [], [], []
@@ -281,36 +314,67 @@ def test_a_cause_is_left_out_of_what_is_measured_and_of_no_cell(cause, monkeypat
         return look() == before
 
     with ThreadPoolExecutor(1) as cell:
-        cell.submit(int).result()  # its thread is there before the life begins
+        cell.submit(int).result()  # its thread is there before the run begins
 
         def experiment():
-            with ThreadPoolExecutor(1) as pool:
-                while True:
+            while True:
+                with ThreadPoolExecutor(1) as pool:
                     step.append(is_left_out())
                     own.append(pool.submit(is_left_out).result())
-                    readers.append(cell.submit(is_left_out).result())
-                    yield 1
+                readers.append(cell.submit(is_left_out).result())
+                yield 1
 
-        generator = without(experiment, cause).start({})
-        for _ in range(3):
-            next(generator)
-        assert step[-1] and own[-1], "in the life, and in a thread that it has started"
-        assert not any(readers), "in a cell that runs meanwhile"
-        assert not is_left_out(), "in this thread, between two steps"
-        generator.close()
-    assert not is_left_out(), "after the life"
+        with Switched(experiment, cause) as run:
+            run.run(2)
+            assert not any(step + own), "nothing is left out before the switch is on"
+            run.turn(True)
+            run.run(3)
+            assert step[-1] and own[-1], (
+                "in the run, and in a thread that it has started"
+            )
+            assert not any(readers), "in a cell that runs meanwhile"
+            assert not is_left_out() or cause == "threads", "between two steps"
+            run.turn(False)
+            run.run(1)
+            assert not step[-1] and not own[-1], "it is put back"
+    assert not is_left_out(), "after the run"
 
 
 def test_what_stays_on_its_device_is_no_copy_to_be_left_out():
     def experiment():
         while True:
-            yield torch.rand(()).to(torch.float64)
+            moved.append(torch.rand(()).to(torch.float64))
+            yield 1
 
-    assert len({*map(float, live(without(experiment, "transfer")))}) == 5
+    moved = []
+    with Switched(experiment, "transfer") as run:
+        run.turn(True)
+        run.run(5)
+    assert len({*map(float, moved)}) == len(moved)
 
 
-@given(st.integers(1, 30), st.integers(1, 6), st.booleans(), st.booleans())
-def test_epochs_are_as_long_with_batches_at_hand(length, size, drops, is_anew):
+def test_whole_numbers_are_read_since_they_may_be_indices():
+    read = []
+
+    def experiment():
+        for number in itertools.count():
+            read.append(torch.tensor([number]).as_subclass(Far).item())
+            yield 1
+
+    with Switched(experiment, "sync") as run:
+        run.turn(True)
+        run.run(5)
+    assert read == [*range(len(read))]
+
+
+@given(
+    length=st.integers(1, 30),
+    size=st.integers(1, 6),
+    drops=st.booleans(),
+    is_anew=st.booleans(),
+    turns=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+)
+def test_epochs_are_as_long_with_batches_in_memory(length, size, drops, is_anew, turns):
     assume(length >= size)
     data, epochs = [Counted(length), Counted(length, first=1000)], []
 
@@ -327,46 +391,130 @@ def test_epochs_are_as_long_with_batches_at_hand(length, size, drops, is_anew):
                 epochs[-1] += 1
                 yield len(one)
 
-    at_hand = without(experiment, "input")
-    live(at_hand, 40)
-    first = data[0].read
-    assert first <= 4 * size, "more was loaded than is kept"
-    live(at_hand, 40)
-    assert data[0].read == first, "the second life loads, too"
+    with Switched(experiment, "input") as run:
+        run.run(5)
+        for steps in turns:
+            run.turn(True)
+            first = data[0].read
+            run.run(steps)
+            assert data[0].read == first, "it was loaded although it was left out"
+            run.turn(False)
+            run.run(3)
     expected = length // size if drops else math.ceil(length / size)
-    assert expected in epochs and max(epochs) == expected
+    assert {*epochs[:-1]} <= {expected} and epochs[-1] <= expected
 
 
-@pytest.fixture
-def group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def test_kept_batches_are_the_originals_unless_the_loop_changes_them():
+    for changes in (False, True):
+        seen = []
+
+        def experiment(changes=changes, seen=seen):
+            while True:
+                for batch in DataLoader(Counted(100), 2):
+                    seen.append((id(batch), batch.sum().item()))
+                    if changes:
+                        batch.zero_()
+                    yield 1
+
+        with Switched(experiment, "input") as run:
+            run.turn(True)
+            kept = seen[-2:]
+            run.run(2)
+            assert [total for _, total in seen[-2:]] == [total for _, total in kept]
+            assert (seen[-2:] == kept) is not changes
 
 
-def test_gradients_are_not_exchanged_and_whoever_waits_for_it_may(group):
-    hooked = []
+def test_a_stream_ends_its_epoch_where_it_did():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(torch.arange(12.0))
 
-    def hook(_, bucket):
-        hooked.append(True)
-        return torch.futures.collect_all([]).then(lambda _: bucket.buffer())
+    validated = []
 
     def experiment():
-        model = DistributedDataParallel(nn.Linear(4, 1))
-        model.register_comm_hook(None, hook)
         while True:
-            model(torch.ones(2, 4)).sum().backward()
-            dist.all_reduce(torch.ones(2), async_op=True).wait()
-            yield 2
+            steps = 0
+            for _ in DataLoader(Stream(), 2):
+                steps += 1
+                yield 1
+            validated.append(steps)
 
-    live(resolve(experiment))
-    live(without(experiment, "communication"))
-    assert len(hooked) == 5, "none of the second life"
+    with Switched(experiment, "input") as run:
+        run.run(13)  # two epochs: its length is known
+        run.turn(True)
+        run.run(12)
+    assert len(validated) >= 4 and {*validated} == {6}
+
+
+class Sharded(DataLoader):
+    """A loader with an `__iter__` of its own, as those of other libraries have it."""
+
+    def __iter__(self):
+        for index in range(len(self.dataset)):
+            yield self.dataset[index]
+
+
+@pytest.mark.parametrize("kind", [DataLoader, Sharded])
+def test_a_loader_that_looks_ahead_or_has_an_iter_of_its_own_is_left_out(kind):
+    data = Counted(10)
+
+    def experiment():
+        while True:
+            batches = iter(kind(data, batch_size=None))
+            ahead = next(batches)
+            for following in batches:
+                assert ahead is not following
+                ahead = following
+                yield 1
+
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        before = data.read
+        run.run(25)
+        assert data.read == before
+        run.turn(False)
+        run.run(25)
+        assert data.read > before
+
+
+def test_batches_with_a_graph_of_their_own_are_not_given_twice():
+    net = nn.Linear(3, 3)
+
+    def experiment():
+        while True:
+            for batch in DataLoader(Counted(10), 2, collate_fn=lambda x: net(x[0])):
+                batch.sum().backward()
+                yield 1
+
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        run.run(9)
+        assert "graph" in run.switch.obstacle
+
+
+def test_an_update_with_a_closure_is_never_left_out():
+    weight = nn.Parameter(torch.ones(1))
+
+    def close():
+        weight.grad = torch.ones(1)
+        return 0.5
+
+    def experiment():
+        optimizer = torch.optim.LBFGS([weight], lr=0.1, max_iter=1)
+        while True:
+            optimizer.step(close)
+            yield 1
+
+    with Switched(experiment, "optimizer") as run:
+        run.turn(True)
+        before = weight.item()
+        run.run(2)
+        assert weight.item() != before and "closure" in run.switch.obstacle
 
 
 def entry_points():
-    owners = [torch, torch.Tensor, torch.autograd, dist, threading.Thread, DataLoader]
-    owners += [DistributedDataParallel, torch.optim.Optimizer, torch.optim.SGD]
+    owners = [torch, torch.Tensor, torch.autograd, threading.Thread, DataLoader]
+    owners += [torch.optim.Optimizer, torch.optim.SGD]
     values = ((owner, name, v) for owner in owners for name, v in vars(owner).items())
     return {(owner, name): value for owner, name, value in values if callable(value)}
 
@@ -387,7 +535,7 @@ def untouched():
         assert not children() and not torch.autograd._profiler_enabled()
 
 
-LATE, STOP = "step 2 of a counterfactual", KeyboardInterrupt
+LATE, STOP = "step of a trial", KeyboardInterrupt
 RAISED = [("nowhere", None), *((x, ZeroDivisionError) for x in ("step 3", LATE))]
 
 
@@ -397,24 +545,23 @@ def test_the_reader_finds_everything_as_it_was_however_it_ends(where, error):
     optimizer = torch.optim.AdamW(model.parameters())
     # So input and update are suspected on any machine, however busy it is.
     slow = functools.partial(time.sleep, 0.002)
-    data = TensorDataset(torch.randn(64, 16))
+    optimizer.register_step_pre_hook(lambda *_: slow())
+    data = TensorDataset(torch.randn(640, 16))
     loader = DataLoader(data, collate_fn=lambda rows: slow() or rows[0])
     model(torch.randn(4, 16)).sum().backward()
     optimizer.step()
 
     def train():
-        torch.set_num_threads(CORES + 2)  # so threads are suspected
+        torch.set_num_threads(CORES + 2)  # so other threads are tried
         torch.rand(1)
         for step, (batch,) in enumerate(loader):
-
-            def closure(step=step):  # where an update is left out, it finds no groups
-                slow()
-                is_left_out = step == 1 and not optimizer.param_groups
-                if error and (is_left_out if late else step == 2):
-                    raise error("out of chalk")
-
+            # Where an update is left out, it changes nothing.
+            before = model[0].bias.detach().clone()
             model(batch).sum().backward()
-            optimizer.step(closure)
+            optimizer.step()
+            is_left_out = bool((model[0].bias == before).all())
+            if error and (is_left_out if late else step == 2):
+                raise error("out of chalk")
             yield 1
 
     def look():
@@ -424,38 +571,48 @@ def test_the_reader_finds_everything_as_it_was_however_it_ends(where, error):
     before = look()
     with untouched():
         if error is ZeroDivisionError:
-            words = "train()", where[:6], "ZeroDivisionError", "out of chalk"
+            words = "train()", where[:4], "ZeroDivisionError", "out of chalk"
             refused(lambda: kit.diagnose(train), *words)
         elif error:
-            with pytest.raises(error):
+            with pytest.raises(error) as caught:
                 kit.diagnose(train)
+            kept = caught.value.diagnosis
+            assert {"input", "optimizer"} <= kept.savings.keys(), "what is known"
+            assert "interrupted" in repr(kept) and "Not measured" in repr(kept)
+            assert str(caught.value).count("\n") < 6
         else:
-            suspects = {"input", "threads", "optimizer"}
-            assert suspects <= kit.diagnose(train).savings.keys()
+            found = kit.diagnose(train)
+            assert {"input", "optimizer"} <= found.savings.keys()
+            assert "threads" in found.tried
     torch.testing.assert_close(look(), before, rtol=0, atol=0)
-    assert len(list(loader)) == 64, "the reader's loader can be used again"
+    assert len(list(loader)) == 640, "the reader's loader can be used again"
 
 
-def test_batches_at_hand_leave_no_worker_behind_and_none_of_the_readers_is_used():
+def test_batches_in_memory_leave_no_worker_behind_and_the_loader_as_it_was():
     loader = DataLoader(Counted(), num_workers=1, persistent_workers=True)
-    mine = iter(loader)
-    older = next(mine), {*children()}
+    older = len(list(loader)), {*children()}
 
     def experiment():
         while True:
             for batch in loader:
                 yield len(batch)
+            for batch in DataLoader(Counted(), num_workers=1):
+                yield len(batch)
 
-    live(without(experiment, "input"))
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        run.run(20)
+        run.turn(False)
+        run.run(20)
     wait_until(lambda: {*children()} <= older[1])
-    assert [*map(int, (batch[0, 0] for batch in mine))] == [*range(1, 8)]
+    assert len(list(loader)) == 8
     loader._iterator = None
 
 
 #: A fake clock's seconds for a step, and a planted cost: without it, 20 × as fast.
 STEP_SECONDS, COST_SECONDS = 0.002, 0.038
 BOLD, ONES, SUMS = "<b>bold</b>", torch.ones(1_000_000), torch.ones(1_000_000)
-MATRIX = torch.ones(256, 256)
+MATRIX, MIXED = torch.ones(256, 256), torch.rand(20_000)
 
 
 @contextlib.contextmanager
@@ -463,15 +620,27 @@ def simulating(clock):
     """Let a diagnosis run at full length on a clock that only experiments move."""
     with clock, pytest.MonkeyPatch.context() as patch:
         patch.delenv("KIT_QUICK")
-        # What a copy reaches, an operation costs and recording takes would be timed on
-        # this clock; one thread, which others do not hold up, is one for each core.
+        # What an operation costs and recording takes would be timed on this clock; one
+        # thread, which others do not hold up, is one for each core.
         patch.setattr("kit.diagnosis.diagnosing._BLURRED", math.inf)
 
         def look_around(*_):
-            return 8e9, 2e-5, max(CORES, torch.get_num_threads())
+            return 2e-5, max(CORES, torch.get_num_threads())
 
-        patch.setattr(tracing, "look_around", look_around)
+        patch.setattr("kit.diagnosis.profiling.look_around", look_around)
         yield patch
+
+
+class SlowSGD(torch.optim.SGD):
+    """Spends time on each group of parameters."""
+
+    def __init__(self, parameters, spend):
+        self.spend = spend
+        super().__init__(parameters)
+
+    def step(self):
+        for _ in self.param_groups:
+            self.spend()
 
 
 def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
@@ -481,22 +650,14 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
         clock.work(cost)
         time.sleep(pause)
 
-    def update():  # a closure is called even where the update is left out
-        for _ in optimizer.param_groups:
-            spend()
-
     batches = iter(DataLoader(Counted(10**9, act=spend)))
     far = torch.ones(1).as_subclass(Far)
-    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    optimizer = SlowSGD([nn.Parameter(torch.ones(1))], spend)
     if verdict == "threads":
         torch.set_num_threads(CORES + 6)
 
     def use_threads():
         clock.work(COST_SECONDS * (torch.get_num_threads() != CORES))
-
-    def move(seconds):  # 8 MB in the time of a step is half as fast as a copy here
-        torch.cumsum(ONES, 0, out=SUMS)  # on one thread: two may wait for a core
-        clock.work(seconds)
 
     act = {
         "input": lambda: next(batches),
@@ -504,12 +665,11 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
         "python": spend,
         "overhead": lambda: [torch.ones(1) for _ in range(20)],
         "sync": lambda: far.item(),
-        "optimizer": lambda: optimizer.step(update),
+        "optimizer": optimizer.step,
         "compute": lambda: MATRIX @ MATRIX,
-        "memory": lambda: move(0.0),
+        "memory": lambda: torch.add(ONES, 1, out=SUMS),
         "threads": use_threads,
-        "communication": lambda: dist.all_reduce(torch.ones(4)),
-        "healthy": lambda: move(0.1),
+        "healthy": lambda: torch.sort(MIXED),
     }[verdict]
     while True:
         act()
@@ -522,7 +682,6 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
 SLOW = {
     "transfer": (torch.Tensor, "to", "cudaMemcpyAsync", ("meta",)),
     "sync": (torch.Tensor, "item", "cudaStreamSynchronize", ()),
-    "communication": (dist, "all_reduce", "gloo:all_reduce", ()),
 }
 
 
@@ -535,7 +694,7 @@ def read_as_of_a_gpu(found):
 
 
 @pytest.mark.parametrize("verdict", CAUSES)
-def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict, group):
+def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict):
     clock = FakeClock()
     with simulating(clock) as patch:
         if verdict in SLOW:
@@ -551,134 +710,211 @@ def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict, group):
                 return real(tensor, *more, **options)
 
             patch.setattr(owner, name, call)
-        if verdict in ("transfer", "sync"):
+            patch.setattr(torch.accelerator, "is_available", lambda: True)
             patch.setattr(tracing, "read_trace", read_as_of_a_gpu)
-        found = kit.diagnose(planted, seconds=4.0, clock=clock, verdict=verdict)
+        seconds = 30.0 if verdict in SWITCHES else 4.0
+        found = kit.diagnose(planted, seconds=seconds, clock=clock, verdict=verdict)
     assert found.verdict == verdict, found
-    ratio = found.savings.get(verdict)
-    if verdict in LEFT_OUT:
-        assert ratio.verdict == "faster" and 19 < ratio.low <= ratio.high < 21
-        assert ratio.value == pytest.approx(20, rel=0.01)
-        assert "95 % [95, 95]" in found.sentence()
+    saved = {**found.savings, **found.tried}.get(verdict)
+    if verdict in SWITCHES:
+        assert saved.measured and 0.94 < saved.low <= saved.value <= saved.high < 0.96
+        assert "95 % [95, 95] less time" in found.sentence()
     elif verdict in ("python", "overhead"):
-        assert ratio.value > 5 and math.isnan(ratio.low) and math.isnan(ratio.high)
-        assert "estimated from its share" in found.sentence()
-        assert "about " in repr(found) and "% [" not in repr(found)
-        assert "nan" not in repr(found)
+        assert saved.value > 0.8 and not saved.measured and math.isnan(saved.low)
+        assert "would take at most" in found.sentence()
+        assert "% [" not in found.sentence() and "nan" not in repr(found)
     else:
-        assert ratio is None and found.reason in found.sentence()
+        assert saved is None and found.reason in found.sentence()
     if verdict == "threads":
         assert found.advice.code == f"torch.set_num_threads({CORES})"
     assert found.advice.code in repr(found) and found.advice.sentence in repr(found)
     assert math.fsum(found.shares.values()) == pytest.approx(1, abs=1e-9)
 
 
-def test_an_exchange_that_cannot_be_left_out_is_not_judged(group):
-    torch.set_num_threads(CORES)  # so threads are not suspected
-
-    def train():
-        while True:
-            dist.all_gather([SUMS], ONES)
-            yield 1
-
-    found = kit.diagnose(train)
-    ratio = found.savings["communication"]
-    assert ratio.verdict == "cannot tell" and math.isnan(ratio.value)
-    assert found.verdict is None and "all_gather" in found.reason
-    assert found.shares["communication"] > 0.5, "it is waited for, and no own code"
-
-
 def profile(across=None, **facts):
     """Return what a profiled run might say; `across` are fractions of its one step."""
-    names = "python", "compute", "memory", "overhead", "loops", "waiting"
+    names = "python", "compute", "memory", "other", "overhead", "loops", "waiting"
     fractions = {name: [(across or {}).get(name, 0.0)] for name in names}
     known = {"trace": Trace([0, 1], [], [], []), "segments": [], "across": fractions}
-    known |= {"shares": {"forward": 1.0}, "bandwidth": 0.5, "lines": {}, "children": 0}
+    known |= {"shares": {"forward": 1.0}, "slowest": "", "lines": {}, "inner": {}}
     known |= {"step_seconds": 1.0, "inflation": 0.0, "threads": CORES, "processes": 1}
-    return Profile(**known | facts)
+    return Profile(**known | {"children": 0} | facts)
 
 
-def measured(value, low, high):
-    return Ratio(value, low, high, statistics.judge_ratio(low, high))
+SURE, WIDE = Saving(0.5, 0.48, 0.52), Saving(0.37, -0.2, 0.69)
+LOST = {"input": unknown("its blocks were disturbed")}
+SMALL, LARGE = Saving(0.09, -0.4, 0.44), Saving(0.66, 0.6, 0.7)
 
 
-SURE, WIDE = measured(2.0, 1.9, 2.1), measured(1.6, 0.8, 3.2)
-LOST = {"communication": measured(*[math.nan] * 3)}
+def at_most(share):
+    return Saving(share, measured=False)
+
+
 JUDGED = [
     # What is not sure is not said, and what is slower without is no cause.
     ({}, {}, "healthy"),
-    ({}, {"input": measured(0.5, 0.4, 0.6)}, "healthy"),
+    ({}, {"input": Saving(-1.0, -1.2, -0.8)}, "healthy"),
     ({}, {"input": WIDE}, None),
     ({}, LOST, None),
-    ({}, LOST | {"input": measured(1.5, 1.4, 1.6)}, None),  # two thirds are left
-    ({}, LOST | {"input": measured(3, 2.5, 3.5)}, "input"),
-    # The largest wins, if no larger one may be hidden; threads are the simplest.
-    ({}, {"input": measured(3, 2.5, 3.5), "python": SURE}, "input"),
-    ({}, {"input": WIDE, "python": SURE}, "python"),
-    ({}, {"input": measured(3, 0.8, 9), "python": SURE}, None),
-    ({}, {"optimizer": measured(1.1, 0.1, 99), "overhead": estimate([0.16] * 4)}, None),
-    ({}, {"threads": measured(1.8, 1.7, 1.9), "overhead": SURE}, "threads"),
-    ({}, {"threads": measured(1.1, 1.08, 1.12), "input": SURE}, "input"),
+    ({}, LOST | {"optimizer": Saving(0.33, 0.3, 0.36)}, None),  # two thirds are left
+    ({}, LOST | {"optimizer": LARGE}, "optimizer"),
+    # The largest wins, if no larger one may be hidden, and it is a clear winner.
+    (
+        {},
+        {"input": Saving(0.66, 0.6, 0.7), "optimizer": Saving(0.3, 0.2, 0.4)},
+        "input",
+    ),
+    ({}, {"input": WIDE, "python": at_most(0.5)}, "python"),
+    ({}, {"input": Saving(0.66, -0.2, 0.9), "python": at_most(0.5)}, None),
+    ({}, {"input": SURE, "python": at_most(0.45)}, None),
+    ({}, {"input": SURE, "optimizer": Saving(0.42, 0.4, 0.44)}, "input"),
+    ({}, {"input": SURE, "optimizer": Saving(0.47, 0.45, 0.49)}, None),
+    ({"compute": 0.35}, {"overhead": at_most(0.34)}, None),
+    ({"compute": 0.2}, {"overhead": at_most(0.34)}, "overhead"),
     # Useful work is good news, unless much can be saved beside it.
     ({"compute": 0.8}, {}, "compute"),
-    ({"compute": 0.8}, {"threads": measured(2.5, 0.9, 5.0)}, None),
-    ({"compute": 0.8}, {"optimizer": measured(1.2, 0.9, 1.6)}, "compute"),
-    ({"compute": 0.3}, {"optimizer": measured(1.1, 0.7, 1.8)}, None),  # 44 % > 30 %
-    ({"compute": 0.9}, {"optimizer": measured(1.1, 0.1, 99)}, None),  # whatever
-    ({"compute": 0.55}, {"optimizer": measured(1.5, 1.45, 1.55)}, "compute"),
-    ({"compute": 0.55}, {"input": measured(1.5, 1.4, 1.6)}, "input"),
-    ({"compute": 0.8}, {"input": measured(1.06, 1.05, 1.07)}, "compute"),
-    # An estimate from steps is as sure as they are alike.
-    ({}, {"python": estimate([1.0] * 4)}, "python"),
-    ({}, {"python": estimate([0.0, 0.9, 0.0, 0.9])}, None),
-    ({}, {"overhead": estimate([0.02, 0.02, 0.021])}, "healthy"),
-    ({}, {"optimizer": estimate([0.5])}, None),
+    ({"other": 0.8}, {}, "healthy"),
+    ({"compute": 0.8}, {"optimizer": Saving(0.16, -0.1, 0.37)}, "compute"),
+    ({"compute": 0.3}, {"optimizer": SMALL}, None),  # 44 % > 30 %
+    ({"compute": 0.55}, {"optimizer": Saving(0.33, 0.3, 0.35)}, "compute"),
+    ({"compute": 0.55}, {"input": Saving(0.33, 0.3, 0.35)}, "input"),
+    ({"compute": 0.8}, {"input": Saving(0.06, 0.05, 0.07)}, "compute"),
+    # A share from steps is as sure as they are alike.
+    ({}, {"python": from_shares([1.0] * 4)}, "python"),
+    ({}, {"python": from_shares([0.0, 0.9, 0.0, 0.9])}, None),
+    ({}, {"overhead": from_shares([0.02, 0.02, 0.021])}, "healthy"),
 ]
 
 
 @pytest.mark.parametrize(("across", "savings", "verdict"), JUDGED)
 def test_no_more_is_concluded_than_was_measured(across, savings, verdict):
-    found, reason = decide(savings, profile(across))
-    assert found == verdict
+    found, reason = decide(savings, {}, profile(across))
+    assert found == verdict, reason
     told = [CAUSES[cause].removed in reason for cause in savings]
     if found is None:
-        assert any(told) and ("more seconds" in reason) != ("communication" in savings)
+        assert any(told)
     elif found == "healthy":
         assert all(told)
     elif found in across:
         assert f"{across[found]:.0%}" in reason
 
 
+def test_another_number_of_threads_is_the_simplest_repair():
+    tried = {"threads": Saving(0.35, 0.3, 0.4)}
+    assert decide({"input": SURE}, tried, profile()).cause == "threads"
+    tried = {"threads": Saving(0.1, 0.08, 0.12)}
+    assert decide({"input": SURE}, tried, profile()).cause == "input"
+
+
+def test_what_is_not_known_is_never_written_as_a_number():
+    said = repr(dataclasses.replace(diagnosed(), savings=LOST, tried={}))
+    assert "nan" not in said and "its blocks were disturbed" in said
+    assert not re.search(r"[-−]\d{2,} %", said)
+
+
 def test_shares_of_steps_that_recording_stretched_tell_nothing():
     stretched = profile({"python": 0.4, "overhead": 0.1}, inflation=1.5)
-    savings = judge_shares(stretched, {})
-    verdict, reason = decide(savings, stretched)
+    savings = estimate_rest(stretched, {})
+    verdict, reason = decide(savings, {}, stretched)
     assert verdict is None and "150% longer" in reason and len(savings) == 2
 
 
-MANY = {"input": 0.1, "copies": 0.3, "optimizer": 0.4}
+MANY = {"input": 0.1, "copies": 0.3, "optimizer": 0.4, "sync": 0.2}
 SPOKEN_FOR = [
-    ({"shares": {"input": 0.01}, "children": 2}, ["input"]),
-    ({"shares": {"optimizer": 0.3}, "across": {"loops": 0.2}}, []),
-    ({"across": {"waiting": 0.5}}, ["threads"]),
-    ({"shares": MANY, "threads": 99}, ["threads", "optimizer", "transfer"]),
+    ({"shares": {"input": 0.01}, "children": 2}, ["input"], ["threads"]),
+    ({"shares": {"input": 0.01}}, [], []),
+    ({"shares": {"optimizer": 0.3}, "across": {"loops": 0.2}}, [], []),
+    ({"across": {"waiting": 0.5}}, [], ["threads"]),
+    ({"shares": MANY, "threads": 99}, ["optimizer", "transfer", "sync"], ["threads"]),
 ]
 
 
-@pytest.mark.parametrize(("facts", "suspects"), SPOKEN_FOR)
-def test_only_what_the_profile_speaks_for_is_left_out_three_at_most(facts, suspects):
-    found = find_suspects(profile(**facts))
-    assert list(found) == suspects
-    if "threads" in found:
-        tried = CORES if "threads" in facts else 1
-        assert found["threads"].keywords == {"threads": tried}
+@pytest.mark.parametrize(("facts", "suspects", "repairs"), SPOKEN_FOR)
+def test_only_what_the_profile_speaks_for_is_tried(facts, suspects, repairs):
+    known = profile(**facts)
+    causes = dict.fromkeys(["input", "optimizer", "transfer", "sync"])
+    assert list(find_suspects(known, causes)) == suspects
+    is_one = known.threads == 1  # there is no other number on one core
+    assert list(find_repairs(known, {"threads": None})) == ([] if is_one else repairs)
+
+
+def test_an_experiment_is_started_once_and_may_end():
+    starts = []
+
+    def train(*, steps):
+        starts.append(steps)
+        optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+        for _ in range(steps):
+            optimizer.step()
+            yield 1
+
+    found = kit.diagnose(train, steps=16)
+    assert starts == [16] and "ended after" in repr(found)
+    refused(
+        lambda: kit.diagnose(train, steps=2), "train(steps=2)", "ended after 1 step,"
+    )
+    assert starts == [16, 2]
+
+
+def test_rare_long_steps_are_told_with_their_lines(monkeypatch):
+    monkeypatch.delenv("KIT_QUICK")
+
+    def evaluate():
+        time.sleep(0.3)
+
+    def train():
+        weight = nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight])
+        for step in itertools.count():
+            time.sleep(0.002)
+            optimizer.step()
+            if step % 100 == 99:
+                evaluate()
+            yield 1
+
+    found = kit.diagnose(train, seconds=10.0)
+    assert found.long_steps.steps / found.long_steps.count > 20
+    assert 0.3 < found.long_steps.share < 0.9
+    assert "time.sleep(0.3)" in repr(found)
+
+
+def test_steps_that_grow_are_told_first():
+    def make(factor):
+        times = [0.01 * (1 + factor * step / 60) for step in range(60)]
+        return [StepTime(0.0, seconds, True) for seconds in times]
+
+    assert "longer and longer" in find_growing_steps(make(2))
+    assert find_growing_steps(make(0)) == find_growing_steps(make(2)[:5]) == ""
+
+
+def test_waiting_for_a_queue_of_ones_own_is_waiting_for_data():
+    batches = queue.Queue(maxsize=1)
+    over = threading.Event()
+
+    def train():
+        def fill():
+            while not over.is_set():
+                time.sleep(0.02)
+                with contextlib.suppress(queue.Full):
+                    batches.put(1, timeout=0.1)
+
+        threading.Thread(target=fill, daemon=True).start()
+        try:
+            while True:
+                batches.get()
+                yield 1
+        finally:
+            over.set()
+
+    found = kit.diagnose(train)
+    assert found.shares["input"] > 0.8
 
 
 @functools.cache
 def report():
     knobs = {"clock": FakeClock(), "verdict": "input", "pause": 0.005}  # is seen
     with simulating(knobs["clock"]):
-        return kit.diagnose(planted, seconds=4.0, **knobs)
+        return kit.diagnose(planted, seconds=30.0, **knobs)
 
 
 def test_the_report_tells_it_all_and_its_page_is_whole():
@@ -693,6 +929,7 @@ def test_the_report_tells_it_all_and_its_page_is_whole():
     assert "-packages" not in str(found.profile.lines)
     assert "<b>bold" not in page and "&lt;b&gt;bold" in page
     assert not re.search(r"(src|href)=[\"']?https?:", page)
+    assert "planted(clock=" in said and "planted(clock=" in page
     unsure = dataclasses.replace(found, verdict=None, reason="it is not sure (x)")
     assert "(x)" in repr(unsure) and "(x)" in unsure._repr_html_()
     assert "try " in said and "try " not in repr(unsure)

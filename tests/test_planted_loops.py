@@ -8,20 +8,19 @@ import pytest
 import slow_loops
 import torch
 from benchmarks.planted.compute import image_smoothed
-from rank_faults import train_in_parallel
 
 import kit
 from kit.diagnosis.causes import CAUSES
 
-#: The second is how long the benchmark looks.
-SECONDS, MORE_SECONDS = 3.0, 8.0
+#: The second is how long a reader waits, unless told otherwise.
+SECONDS, MORE_SECONDS = 5.0, 40.0
 LONGER = pytest.param(MORE_SECONDS, marks=pytest.mark.nightly)
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
 
 def sort_scores():
-    """Sort: useful work, neither a product nor near to the speed of memory."""
+    """Sort: useful work, neither a product nor bound by memory."""
     scores = slow_loops.numbers(500_000)
     while True:
         scores.sort()
@@ -44,20 +43,11 @@ PLANTED = {
 @pytest.mark.parametrize("seconds", [SECONDS, LONGER])
 @pytest.mark.parametrize("cause", PLANTED)
 def test_no_planted_loop_gets_a_wrong_verdict(cause, seconds, capsys):
-    # The others: `test_diagnosis.py`, and the last one below in earnest.
-    assert {*CAUSES} - {*PLANTED} == {"transfer", "sync", "communication"}
+    # The others need a device: `test_diagnosis.py`.
+    assert {*CAUSES} - {*PLANTED} == {"transfer", "sync"}
     torch.set_num_threads(kit.this_machine().cores)  # as chapter 02 does
     found = kit.diagnose(PLANTED[cause], seconds=seconds)
     with capsys.disabled():
         print(f"\n{cause}: {found.verdict} {found.reason}")
     known = {cause} if seconds == MORE_SECONDS else {cause, None}
     assert found.verdict in known, found
-
-
-@pytest.mark.nightly
-def test_an_exchange_between_ranks_is_found_to_take_the_time():
-    with kit.start_ranks(2) as ranks:
-        found = kit.diagnose(train_in_parallel, on=ranks, seconds=20.0)
-        assert found.verdict == "communication", found
-        verified = found.verify(train_in_parallel, seconds=2.0)
-    assert verified.trials[0].knobs["ranks"] == found.profile.processes == 2

@@ -1,61 +1,65 @@
-"""`diagnose`: where a step's time goes, what removing each cost would save."""
+"""`diagnose`: where a step's time goes, what removing each cost would save.
+
+The experiment is started once. In this one run it is warmed up and profiled; then
+switches leave each suspected cause out of some blocks, and not out of others.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from kit import clock, figures
-from kit.diagnosis import causes
-from kit.diagnosis.causes import CAUSES, Cause, is_estimate, saved, write_saving
-from kit.diagnosis.counterfactuals import Change, change, other_threads
+from kit.diagnosis import saving
+from kit.diagnosis.causes import CAUSES
 from kit.diagnosis.profiling import Profile, record
+from kit.diagnosis.report import Diagnosis
+from kit.diagnosis.saving import LEAST_SAVING, Saving
+from kit.diagnosis.steps import LongSteps, StepWatch
+from kit.diagnosis.switches import (
+    BatchesInMemory,
+    BatchesOnDevice,
+    NoUpdate,
+    NumbersUnread,
+    OtherThreads,
+    Switch,
+)
+from kit.diagnosis.trials import OneStart, RunEnded, Trials, plan
+from kit.diagnosis.verdict import decide
+from kit.diagnosis.wrapping import Work, change, labels
 from kit.errors import ExperimentError, naming
-from kit.figures import format_value
-from kit.machine import this_machine
-from kit.measuring.comparison import Comparison
-from kit.measuring.doubt import find_doubt
+from kit.figures import format_seconds, format_value
 from kit.measuring.experiment import Experiment, describe, resolve
-from kit.measuring.measurement import compare, compare_watched
-from kit.measuring.quantity import SPEED
-from kit.measuring.ratio import Ratio
-from kit.measuring.request import Request, check_place, make_variant
-from kit.measuring.variant import Place, Variant
+from kit.measuring.rounds import longest_warm_up
+from kit.measuring.run import drive
+from kit.measuring.variant import Variant
+from kit.mode import is_quick
 from kit.progress import Progress, Stopped, take_turn
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-#: Of the time, leaving causes out gets at least this share.
-_LEAST_SHARE = 0.5
-_MOST_SUSPECTS = 3
 #: Recorded steps that are longer than plain ones by more show what disturbed them.
 _BLURRED = 1.0
-#: Ratios below this are not shown: nothing is saved.
-_LEAST_SHOWN = 1.01
+_MOST_CAUSES, _MOST_REPAIRS = 3, 2
+#: Rare long steps are looked for in so many seconds of unchanged steps.
+_PLAIN_SECONDS, _BETWEEN_LOOKS = 10.0, 0.5
 #: Phases that are not called as their cause.
-_PHASES = {"transfer": "copies"}
+PHASES = {"transfer": "copies"}
+#: What a cause is estimated by where it is not left out: a phase, or what lies across.
+_ESTIMATED = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
 
 
 def diagnose(
-    experiment: object,
-    /,
-    *,
-    seconds: float = 20.0,
-    on: Place | None = None,
-    **knobs: object,
+    experiment: object, /, *, seconds: float = 40.0, **knobs: object
 ) -> Diagnosis:
     """Find where a training step's time goes, and what removing each cost would save.
 
-    Profiles a second or so of steps, then runs the experiment beside itself without
-    each cost that is suspected, three at most: batches kept from before, another number
-    of threads, no update … `seconds` is about how long all of it takes. With
-    `on=ranks` it runs on all of these processes, and the first is profiled. Raises
-    ExperimentError where the experiment cannot be run or profiled.
+    Starts the experiment once, and profiles a second or so of its steps. Then it leaves
+    out each cause that is suspected, three at most, in some blocks of steps and not in
+    others: batches that are in memory already, no update, another number of threads …
+    `seconds` is how long these trials may take; warm-up and profile come on top of it,
+    some ten seconds. Raises ExperimentError where the experiment cannot be run or
+    profiled. An interrupt keeps what is known, and says where.
 
     >>> def train(*, size=64):
     ...     import torch
@@ -70,49 +74,187 @@ def diagnose(
     if not (number and 0 < seconds < math.inf):
         raise ExperimentError(
             f"diagnose(): seconds={format_value(seconds)} is not a time that it may "
-            "take.\nA diagnosis looks at single steps: say how many seconds, 20 as a "
+            "take.\nA diagnosis looks at single steps: say how many seconds, 40 as a "
             "rule."
         )
     with naming("diagnose()"):
-        check_place(on)
         resolved = resolve(experiment)
         bound = resolved.bind(knobs)
         title = f"diagnosing {describe(resolved.name, bound)}"
         with Progress(title, at_once=True) as progress, take_turn(progress):
-            begun = clock.CLOCK.wall()
-            progress.begin(0, 1, seconds)
-            profile = record(resolved, bound, progress, seconds=seconds, on=on)[0]
-            suspects = find_suspects(profile)
-            left = max(seconds + begun - clock.CLOCK.wall(), _LEAST_SHARE * seconds)
-            progress.begin(0, 1, left)
-            variants = [make_variant(change(resolved), bound, on, "as it is")]
-            for cause, what in suspects.items():
-                variants.append(make_variant(change(resolved, what), bound, on, cause))
-            savings = _leave_out(variants, progress, left) if suspects else {}
-            if without := suspects.get("communication"):
-                asked = {"seconds": 1.0, "steps": 1, "without": [without]}
-                left_in = record(resolved, bound, progress, on=on, **asked)
-                savings |= _check_exchange(left_in)
-            if progress.stopping:  # half a diagnosis is none
-                raise Stopped
-    savings |= judge_shares(profile, savings)
-    verdict, reason = causes.decide(savings, profile)
-    return Diagnosis(resolved, bound, verdict, reason, savings, profile, on)
+            findings = _observe(resolved, bound, progress, seconds)
+    return findings
 
 
-def find_suspects(profile: Profile) -> dict[str, Change]:
+@dataclass
+class _Findings:
+    """What a run has shown so far."""
+
+    profile: Profile | None = None
+    savings: dict[str, Saving] = field(default_factory=dict)
+    tried: dict[str, Saving] = field(default_factory=dict)
+    #: Seconds that trials would take which were not made.
+    left: dict[str, float] = field(default_factory=dict)
+    long_steps: LongSteps | None = None
+    remarks: list[str] = field(default_factory=list)
+
+
+class _Diagnosed(Variant):
+    """An experiment that is started once."""
+
+    driver = OneStart
+
+
+class _Switches:
+    """The switches of one run, by cause and by repair."""
+
+    def __init__(self, work: Work) -> None:
+        import torch
+
+        self.input = BatchesInMemory(work)
+        self.causes: dict[str, Switch] = {"input": self.input}
+        self.causes["optimizer"] = NoUpdate(work)
+        # Elsewhere they would only slow down what is called.
+        if torch.accelerator.is_available():
+            self.causes["transfer"] = BatchesOnDevice(work)
+            self.causes["sync"] = NumbersUnread(work)
+        self.threads = OtherThreads(work)
+        self.repairs: dict[str, Switch] = {"threads": self.threads}
+
+    def list_all(self) -> list[Switch]:
+        return [*self.causes.values(), *self.repairs.values()]
+
+
+def _observe(
+    experiment: Experiment,
+    knobs: Mapping[str, object],
+    progress: Progress,
+    seconds: float,
+) -> Diagnosis:
+    """Start the experiment, and return what its run has shown."""
+    work = Work()
+    switches = _Switches(work)
+    changes = [switch.install for switch in switches.list_all()]
+    variant = _Diagnosed(change(experiment, labels, *changes, work=work), knobs)
+    watch = StepWatch(work)
+    findings = _Findings()
+    interrupt: KeyboardInterrupt | None = None
+    try:
+        with (
+            contextlib.closing(variant),
+            drive(variant, 0, progress) as driver,
+            watch.watching(),
+        ):
+            try:
+                _look(driver, watch, switches, findings, seconds)
+            except RunEnded:
+                findings.remarks.append(_tell_end(variant, len(work.steps), findings))
+    except KeyboardInterrupt as error:
+        if findings.profile is None:
+            raise
+        interrupt = error
+        findings.remarks.append("It was interrupted: what is missing was not measured.")
+    if not variant.runs[0].settled:
+        findings.remarks.append("Its steps did not settle while it was warmed up.")
+    findings.long_steps = watch.find_long_steps()
+    if growth := watch.find_growth():
+        findings.remarks.insert(0, growth)
+    diagnosis = _conclude(experiment, dict(knobs), findings)
+    if interrupt is not None:
+        kept: Any = KeyboardInterrupt(
+            "diagnose() was interrupted. What is known until then is kept as "
+            f"`sys.last_value.diagnosis`:\n{diagnosis.sentence()}"
+        )
+        kept.diagnosis = diagnosis
+        raise kept from None
+    return diagnosis
+
+
+def _tell_end(variant: Variant, steps: int, findings: _Findings) -> str:
+    """Say that a run has ended; raises ExperimentError where nothing is known."""
+    if findings.profile is None:
+        is_script = variant.experiment.is_script
+        longer = (
+            "by its own arguments: they come after `--`"
+            if is_script
+            else ("or put `while True:` around its loop")
+        )
+        ended = f"{variant.call} ended after {steps} step{'s' * (steps != 1)}"
+        raise ExperimentError(
+            f"{ended}, too few to see where its time goes.\n"
+            f"Let it train for longer, {longer}."
+        )
+    return f"It ended after {steps} steps, before all was measured."
+
+
+def _look(
+    driver: Any,
+    watch: StepWatch,
+    switches: _Switches,
+    findings: _Findings,
+    seconds: float,
+) -> None:
+    """Warm up, profile, and make the trials."""
+    progress, work = driver.progress, watch.work
+    progress.begin(0, 1, seconds + 10.0)
+    driver.open()
+    driver.warm_up(longest_warm_up(seconds / 4))
+    progress.doing = "profiling"
+    work.is_plain = False
+    findings.profile = record(driver)[0]
+    work.is_plain = True
+    profile = findings.profile
+    chosen = find_suspects(profile, switches.causes)
+    repairs = find_repairs(profile, switches.repairs)
+    if "threads" in repairs:
+        switches.threads.number = find_other_number(profile)
+    planned = plan(
+        {**chosen, **repairs}, profile.step_seconds, seconds, switches.input.loaders
+    )
+    # What is not made before the run ends, or is interrupted, was not measured.
+    findings.left = {each.name: each.seconds for each in planned.trials} | planned.left
+    trials = Trials(driver, watch, switches.input.loaders, planned)
+    for each in planned.trials:
+        progress.doing = f"trying it without {CAUSES[each.name].removed}"
+        made = findings.tried if each.name in repairs else findings.savings
+        made[each.name] = trials.make(each)
+        del findings.left[each.name]
+        if progress.stopping:  # half a diagnosis is none
+            raise Stopped
+    progress.doing = "looking for rare long steps"
+    least = min(_PLAIN_SECONDS, seconds / 4)
+    while not is_quick() and watch.plain_seconds < least:
+        driver.time_at_least(1, min(_BETWEEN_LOOKS, least))
+
+
+def find_suspects(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, Any]:
     """Return what to leave out, by cause: three at most, the largest shares first.
 
-    Threads have no share; they come first, since nothing is as simple to change.
+    Workers may take the cores from the training: then input is suspected, too. An
+    update that is mostly made by hand cannot be left out.
     """
-    found = [name for name, cause in CAUSES.items() if cause.suspected(profile)]
-    weights = {"threads": 1.0, **profile.shares}
-    found.sort(key=lambda name: -weights.get(_PHASES.get(name, name), 0.0))
-    suspects = {name: CAUSES[name].leave_out for name in found[:_MOST_SUSPECTS]}
-    if "threads" in suspects:
-        number = find_other_number(profile)
-        suspects["threads"] = functools.partial(other_threads, threads=number)
-    return suspects
+    is_by_hand = 2 * profile.mean("loops") > profile.shares.get("optimizer", 0.0)
+    shares = {
+        cause: profile.shares.get(PHASES.get(cause, cause), 0.0) for cause in switches
+    }
+    suspected = [
+        cause
+        for cause, share in shares.items()
+        if share > LEAST_SAVING or (cause == "input" and profile.children > 0)
+    ]
+    if is_by_hand and "optimizer" in suspected:
+        suspected.remove("optimizer")
+    suspected.sort(key=lambda cause: -shares[cause])
+    return {cause: switches[cause] for cause in suspected[:_MOST_CAUSES]}
+
+
+def find_repairs(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, Any]:
+    """Return which repairs to try, two at most."""
+    found = {}
+    competes = profile.children > 0 or profile.mean("waiting") > LEAST_SAVING
+    if profile.threads != profile.cores or (competes and profile.threads > 1):
+        found["threads"] = switches["threads"]
+    return dict([*found.items()][:_MOST_REPAIRS])
 
 
 def find_other_number(profile: Profile) -> int:
@@ -120,169 +262,55 @@ def find_other_number(profile: Profile) -> int:
     return profile.cores if profile.threads != profile.cores else 1
 
 
-def _leave_out(
-    variants: Sequence[Variant], progress: Progress, seconds: float
-) -> dict[str, Ratio]:
-    """Run the experiment as it is beside those without a suspect, in rounds."""
-    for variant in variants:  # what set-up prints was heard when it was profiled
-        variant.has_started = True
-    # Changed experiments are not recorded.
-    found = compare_watched(variants, progress, Request(SPEED, seconds, is_kept=False))
-    whole = [dataclasses.replace(trial, outcome="finished") for trial in found.trials]
-    doubts = [find_doubt(trial, SPEED) for trial in whole]
-    return {c: causes.settle(ratio, doubts) for c, ratio in found.ratios.items()}
-
-
-def _check_exchange(profiles: Sequence[Profile]) -> dict[str, Ratio]:
-    """Return that nobody can tell what an exchange costs which cannot be left out."""
-    left = sorted({name for profile in profiles for name in profile.exchanges})
-    why = causes.unknown(f"{', '.join(left)} cannot be left out")
-    return {"communication": why} if left else {}
-
-
-def judge_shares(profile: Profile, measured: Mapping[str, Ratio]) -> dict[str, Ratio]:
-    """Return what the causes might save that cannot be left out, by their shares."""
-    shares = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
-    blurred = causes.unknown(f"recording made steps {profile.inflation:.0%} longer")
-    # To record what a device does may take as long as the steps themselves.
-    alike = profile.inflation <= _BLURRED or profile.trace.devices
-    return {
-        cause: causes.estimate(own) if alike else blurred
-        for cause, name in shares.items()
-        if cause not in measured and max(own := profile.across[name]) > 0
-    }
-
-
-@dataclass(frozen=True, repr=False)
-class Diagnosis:
-    """What `diagnose` found; its repr is the report.
-
-    `verdict` names the cause, "healthy" where there is none, None where none is sure;
-    `reason` says why. `savings` maps each cause to the ratio of speeds without and with
-    it: measured, or where it cannot be left out an estimate, which has no interval.
-    """
-
-    experiment: Experiment
-    knobs: dict[str, object]
-    verdict: str | None
-    reason: str
-    savings: dict[str, Ratio]
-    profile: Profile
-    on: Place | None = None
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """The fractions of the main thread's wall time by phase; they add up to one."""
-        return self.profile.shares
-
-    @property
-    def advice(self) -> Cause | None:
-        """What to do: a sentence, a line of code, a chapter."""
-        if self.verdict is None:
-            return None
-        cause = CAUSES[self.verdict]
-        if self.verdict == "threads":
-            number = find_other_number(self.profile)
-            return dataclasses.replace(cause, code=f"torch.set_num_threads({number})")
-        return cause
-
-    @property
-    def call(self) -> str:
-        """What was diagnosed, as a reader would write it."""
-        return describe(self.experiment.name, self.knobs)
-
-    def sentence(self) -> str:
-        """Return the finding in one sentence."""
-        ratio = self.savings.get(self.verdict or "")
-        if ratio is None:
-            verdict = f"{self.verdict}; " if self.verdict else ""
-            return f"{self.call}: {verdict}{self.reason}"
-        saving = write_saving(ratio)
-        if is_estimate(ratio):
-            saving = f"{saving}, {ratio.reason}"
-        return f"Removing {CAUSES[self.verdict].removed} saves {self.call} {saving}"
-
-    def plot(self) -> Figure:
-        """Draw the step as a bar of phases, and what removing each cause would save."""
-        rows = [
-            (CAUSES[c].removed + " (estimate)" * is_estimate(ratio), *saved(ratio))
-            for c, ratio in self._sorted()
-        ]
-        said, overhead = self.sentence(), self.profile.mean("overhead")
-        look = {"title": said if self.verdict else said.split(";")[0]}
-        look |= {"step_seconds": self.profile.step_seconds, "overhead": overhead}
-        return figures.draw_step(self.shares, rows, **look)
-
-    def verify(self, fixed: object, *, seconds: float = 8.0) -> Comparison:
-        """Measure whether a repaired experiment gains what was predicted.
-
-        It is compared with the diagnosed one, with the same knobs where it has them,
-        and where that was diagnosed. The title of the Comparison says both.
-        """
-        with naming("verify()"):
-            repaired = resolve(fixed)
-            known = repaired.defaults.keys() - repaired.fixed.keys()
-            own = {k: v for k, v in self.knobs.items() if k in known}
-            repaired.bind(own)
-        free = {k: v for k, v in self.knobs.items() if k not in self.experiment.fixed}
-        before = functools.partial(self.experiment.function, **free)
-        names = {"before": before, "repaired": functools.partial(fixed, **own)}
-        found = compare(names, seconds=seconds, on=self.on)
-        predicted = self.savings.get(self.verdict or "")
-        title = "Cannot tell; the" if found.ratio.verdict == "cannot tell" else "The"
-        title += f" repair saves {write_saving(found.ratio)}; predicted: "
-        title += write_saving(predicted) if predicted else "nothing"
-        return dataclasses.replace(found, title=title)
-
-    def _sorted(self) -> list[tuple[str, Ratio]]:
-        """Return the causes that may save something, the largest saving first."""
-        some = [(c, r) for c, r in self.savings.items() if not r.value < _LEAST_SHOWN]
-        return sorted(some, key=lambda item: (math.isnan(x := item[1].value), -x))
-
-    def remarks(self) -> list[str]:
-        """Return what else a reader should know, a sentence each."""
-        profile, phase = self.profile, _PHASES.get(self.verdict or "", self.verdict)
-        told = [self.advice.advise()] if self.advice else []
-        if lines := profile.lines.get(phase or ""):
-            told.append(f"Your lines there: {'; '.join(lines)}.")
-        told.append(
-            f"Starting operations takes {profile.mean('overhead'):.0%} of the step; "
-            f"recording made steps {profile.inflation:.0%} longer, which is taken off."
+def _conclude(
+    experiment: Experiment, knobs: dict[str, object], findings: _Findings
+) -> Diagnosis:
+    profile = findings.profile
+    assert profile is not None
+    savings = _fall_back(findings, profile)
+    savings |= estimate_rest(profile, savings)
+    verdict, reason = decide(savings, findings.tried, profile)
+    remarks = [*findings.remarks]
+    for cause, takes in findings.left.items():
+        remarks.append(
+            f"Not measured: {CAUSES[cause].removed} (that takes about "
+            f"{format_seconds(takes)}; give it more seconds)."
         )
-        return told
+    return Diagnosis(
+        experiment=experiment,
+        knobs=knobs,
+        verdict=verdict,
+        reason=reason,
+        savings=savings,
+        tried=findings.tried,
+        profile=profile,
+        long_steps=findings.long_steps,
+        notes=remarks,
+    )
 
-    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-        seconds = self.profile.step_seconds
-        phases = [
-            (figures.PHASES[p], f"{x:.1%}", figures.format_seconds(x * seconds))
-            for p, x in self.shares.items()
-        ]
-        savings = [
-            (CAUSES[c].removed, write_saving(ratio), ratio.reason)
-            for c, ratio in self._sorted()
-        ]
-        tables = [(("phase", "share", "per step"), phases)]
-        return tables + [(("without", "saves", ""), savings)] * bool(savings)
 
-    def __repr__(self) -> str:
-        pace = figures.format_seconds(self.profile.step_seconds)
-        lines = [self.sentence(), f"{self.call}, {pace} a step"]
-        for headers, rows in self._tables():
-            lines += ["", figures.text_table(headers, rows)]
-        if self.advice:
-            lines += ["", f"try  {self.advice.code}"]
-        return "\n".join([*lines, "", *(f"  {note}" for note in self.remarks())])
+def _fall_back(findings: _Findings, profile: Profile) -> dict[str, Saving]:
+    """Return the savings; what could not be left out saves its share at most."""
+    savings = dict(findings.savings)
+    for cause, reason in [
+        *((cause, each.reason) for cause, each in savings.items() if not each.is_known),
+        *((cause, "it was not left out") for cause in findings.left),
+    ]:
+        share = profile.shares.get(PHASES.get(cause, cause), 0.0)
+        if cause not in findings.tried and cause not in ("threads",):
+            reason = f"its share of the profile; {reason}"
+            savings[cause] = Saving(share, measured=False, reason=reason)
+    return savings
 
-    def _repr_html_(self) -> str:
-        picture = self.plot()
-        headers, rows = self._tables()[-1]
-        title = f"try  {self.advice.code}" if self.advice else self.reason
-        said = {"title": title, "note": " ".join(self.remarks())}
-        table = figures.html_table(headers, rows, **said)
-        return figures.to_html(picture, picture.alt) + table
 
-    def to_html(self) -> str:
-        """Return the report as a page of its own, with what this machine is."""
-        title, parts = f"Diagnosis of {self.call}", (self, this_machine())
-        pages = (part._repr_html_() for part in parts)
-        return figures.html_page(title, *pages, text=repr(self))
+def estimate_rest(profile: Profile, known: Mapping[str, Saving]) -> dict[str, Saving]:
+    """Return what the causes save at most that cannot be left out, by their shares."""
+    blurred = saving.unknown(f"recording made steps {profile.inflation:.0%} longer")
+    # To record what a device does may take as long as the steps themselves.
+    is_clear = profile.inflation <= _BLURRED or profile.trace.devices
+    found = {}
+    for cause, name in _ESTIMATED.items():
+        shares = profile.across[name]
+        if cause not in known and max(shares) > 0:
+            found[cause] = saving.from_shares(shares) if is_clear else blurred
+    return found

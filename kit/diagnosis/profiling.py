@@ -15,13 +15,13 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kit import figures
 from kit.diagnosis import tracing
-from kit.diagnosis.counterfactuals import BACKWARD, LOADER, WAIT, Change, change, labels
-from kit.diagnosis.tracing import WAITING, Event, Trace
+from kit.diagnosis.tracing import WAITING, WAITING_FOR_QUEUE, Event, Sample, Trace
+from kit.diagnosis.wrapping import BACKWARD, CLOSURE, LOADER, WAIT, change, labels
 from kit.machine import this_machine
 from kit.measuring.experiment import Experiment
 from kit.measuring.request import make_variant
@@ -35,6 +35,8 @@ from kit.records import Block
 #: Seconds of plain steps before and after, and of recorded ones; most steps and events.
 _PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.2, 1.0
 _LEAST_STEPS, _MOST_STEPS, _MOST_EVENTS = 5, 60, 150_000
+#: Of steps that are longer, single ones are recorded.
+LONG_STEP_SECONDS = 0.5
 #: A pause between operations that is so many operations long is the reader's own code.
 _LONG_PAUSE = 20
 _LABELS = {
@@ -62,9 +64,16 @@ _ARITHMETIC = re.compile(
     r"|cudnn_rnn(_backward)?|scaled_dot_product_\w+_attention\w*)"
     r"|mkldnn::_?(linear|convolution)\w*|Torch-Compiled Region.*|CompiledFunction\w*"
 )
+#: Operations that are neither products nor bound by what memory can move.
+_OTHER = re.compile(
+    r"aten::_?(sort|argsort|topk|kthvalue|median|nanmedian|mode|cum\w+|logcumsumexp"
+    r"|unique\w*|nonzero|histc|bincount|searchsorted|bucketize|multinomial|randperm"
+    r"|linalg_(?!vector_norm)\w+|lu_\w+|cholesky\w*|fft_\w+|random|normal|uniform"
+    r"|bernoulli|exponential)_?"
+)
 _KERNELS = re.compile(r"gemm|cutlass|conv|xmma|wgrad|dgrad|flash|attention|cudnn", re.I)
 _TRAINING = ("forward", "backward")
-_ACROSS = ("python", "compute", "memory", "overhead", "loops", "waiting")
+_ACROSS = ("python", "compute", "memory", "other", "overhead", "loops", "waiting")
 
 
 class Segment(NamedTuple):
@@ -80,19 +89,21 @@ class Profile(NamedTuple):
     """What one profiled run showed in one process.
 
     `shares` part the main thread's wall time. Across them lie "compute" (matrix
-    products and the like), "memory" (all other operations that train), "overhead"
-    (what operations cost before they do anything), "loops" (updates outside of
-    `optimizer.step()`) and "waiting" (for other threads): `across` has their
-    fractions of each step. `bandwidth` is how near the "memory" comes to what a copy
-    reaches here. `lines` are the reader's, by phase, with their shares of it.
+    products and the like), "memory" (operations that mostly move numbers), "other"
+    (sorting and the like), "overhead" (what operations cost before they do anything),
+    "loops" (updates outside of `optimizer.step()`) and "waiting" (for other threads):
+    `across` has their fractions of each step. `lines` are the reader's, by phase, with
+    their shares of it; `inner` are a framework's below them. `slowest` is the operation
+    that took most of forward and backward, with its share of the step.
     """
 
     trace: Trace
     segments: list[Segment]
     shares: dict[str, float]
     across: dict[str, list[float]]
-    bandwidth: float
+    slowest: str
     lines: dict[str, list[str]]
+    inner: dict[str, list[str]]
     step_seconds: float
     inflation: float
     threads: int
@@ -107,12 +118,6 @@ class Profile(NamedTuple):
     def cores(self) -> int:
         """How many cores each process has; as many as threads where that is unknown."""
         return max(1, (this_machine().cores or self.threads) // self.processes)
-
-    @property
-    def exchanges(self) -> list[str]:
-        """The names of what ranks exchange, if only beside what they compute."""
-        events = self.trace.main + self.trace.others
-        return sorted({e.name for e in events if e.name.startswith(_CALLS)})
 
 
 # Recording
@@ -132,7 +137,7 @@ def _during(
     found.append(read(value))
 
 
-def record(
+def record_alone(
     experiment: Experiment,
     knobs: Mapping[str, object],
     progress: Progress,
@@ -140,23 +145,37 @@ def record(
     seconds: float,
     on: Place | None = None,
     steps: int | None = None,
-    without: Sequence[Change] = (),
 ) -> list[Profile]:
-    """Run an experiment once: plain steps, recorded steps, plain steps.
+    """Run an experiment once, to record it; return a profile of each process.
 
-    `steps` is how many are recorded, by default as many as about a second holds;
-    `without` is what is left out. Returns a profile of each process. Raises
-    ExperimentError where it cannot be profiled.
+    Raises ExperimentError where it cannot be profiled.
     """
-    variant = make_variant(change(experiment, labels, *without), knobs, on)
-    entering = functools.partial(getattr(variant, "during", _during), progress)
+    variant = make_variant(change(experiment, labels), knobs, on)
     with contextlib.closing(variant), drive(variant, 0, progress) as driver:
         driver.open()
         driver.warm_up(longest_warm_up(seconds))
-        children = len(progress.find_children())
-        plain = [_run(driver, _count_steps(driver, _PLAIN_SECONDS))]
-        progress.hushed = True  # what its thread does would be seen
-        recording = functools.partial(entering, tracing.profiling, tracing.read_trace)
+        return record(driver, steps)
+
+
+def record(driver: Driver, steps: int | None = None) -> list[Profile]:
+    """Run plain steps, recorded steps, and plain steps of a run that is warm.
+
+    `steps` is how many are recorded, by default as many as about a second holds.
+    Returns a profile of each process. Raises ExperimentError where it cannot be
+    profiled.
+    """
+    progress = driver.progress
+    entering = functools.partial(getattr(driver.variant, "during", _during), progress)
+    recording = functools.partial(entering, tracing.profiling, tracing.read_trace)
+    is_long = driver.variant.step_seconds > LONG_STEP_SECONDS and not steps
+    children = len(progress.find_children())
+    plain = [_run(driver, _count_steps(driver, _PLAIN_SECONDS))]
+    progress.hushed = True  # what its thread does would be seen
+    if is_long:
+        with entering(tracing.sampling, list) as samples, recording() as traces:
+            _run(driver, 2)
+        looks = traces
+    else:
         # The sampler is a thread, which makes pauses: it looks at steps of its own.
         with entering(tracing.sampling, list) as samples, recording() as looks:
             _run(driver, _count_steps(driver, _LOOK_SECONDS) + 1)
@@ -164,17 +183,21 @@ def record(
         steps = min(steps or _count_steps(driver, _RECORDED_SECONDS), max(1, room))
         with recording() as traces:
             _run(driver, steps + 1)
-        progress.hushed = False
         plain.append(_run(driver, _count_steps(driver, _PLAIN_SECONDS)))
-        probe = functools.partial(tracing.look_around, bool(traces[0].devices))
-        with entering(contextlib.nullcontext, probe) as here:
-            pass
-        with entering(tracing.counting, sum) as moved:
-            counted = _run(driver, 1).steps
+    progress.hushed = False
+    with entering(contextlib.nullcontext, look_around) as here:
+        pass
     seconds = sum(b.wall_seconds for b in plain) / sum(b.steps for b in plain)
     facts = {"step_seconds": seconds, "children": children, "processes": len(traces)}
-    processes = zip(traces, looks, samples, moved, here, strict=True)
-    return [_make_profile(*each, counted, facts) for each in processes]
+    processes = zip(traces, looks, samples, here, strict=True)
+    return [_make_profile(*each, facts) for each in processes]
+
+
+def look_around(_: object = None) -> tuple[float, int]:
+    """Return what an operation costs here, in seconds, and the number of threads."""
+    import torch
+
+    return tracing.measure_operation(), torch.get_num_threads()
 
 
 def _run(driver: Driver, steps: int) -> Block:
@@ -185,8 +208,9 @@ def _run(driver: Driver, steps: int) -> Block:
 
 def _count_steps(driver: Driver, seconds: float) -> int:
     per_step = max(driver.variant.step_seconds, 1e-6)
-    wanted = max(_LEAST_STEPS, math.ceil(seconds / per_step))
-    return 1 if is_quick() else min(_MOST_STEPS, wanted)
+    if is_quick() or per_step > LONG_STEP_SECONDS:
+        return 1
+    return min(_MOST_STEPS, max(_LEAST_STEPS, math.ceil(seconds / per_step)))
 
 
 # What the main thread does when
@@ -216,23 +240,33 @@ def part(trace: Trace, long_pause: float) -> list[Segment]:
 
 
 def _find_operations(trace: Trace) -> Iterator[tuple[Event, str]]:
-    """Yield what no other event holds, with its phase as far as its name tells it."""
-    until, starts = 0, [event.start for event in trace.main]
+    """Yield what no other event holds, with its phase as far as its name tells it.
+
+    What an optimizer does between the calls of a closure is its own.
+    """
+    starts = [event.start for event in trace.main]
+    until = step_until = closure_until = 0
     for number, event in enumerate(trace.main):
         if event.start < until:
             continue
+        if event.name == CLOSURE:
+            closure_until = event.stop
+            continue
         inner = trace.main[number : bisect.bisect_left(starts, event.stop)]
         names = {event.name, *(e.name for e in inner)}
+        if event.name.startswith(_STEP) and CLOSURE in names:
+            step_until = event.stop
+            continue
         if phase := _name_phase(event, names, bool(trace.devices)):
-            yield event, phase
+            is_own = event.start < step_until and event.start >= closure_until
+            yield event, "optimizer" if is_own else phase
             until = event.stop
 
 
 def _name_phase(event: Event, names: set[str], has_device: bool) -> str | None:
     for start, phase in _LABELS.items():
         if event.name.startswith(start):
-            # A step with a closure holds forward and backward passes of its own.
-            return None if phase == "optimizer" and BACKWARD in names else phase
+            return phase
     if event.name.startswith(_CALLS):
         return "communication"
     if event.is_label:
@@ -269,24 +303,51 @@ def _place(
             yield event, phase
 
 
-def find_lines(
-    samples: Sequence[tuple[int, str]], segments: Sequence[Segment]
-) -> tuple[dict[str, list[str]], float]:
-    """Return the lines that were seen most in each phase, with their shares of it.
+class Lines(NamedTuple):
+    """The lines that were seen most in each phase, with their shares of it.
 
-    And the share of their own code that only waits for other threads.
+    `inner` are those of a framework, where one line of the reader's is nearly all.
+    `waiting` and `queue` are the shares of the reader's own code that only wait for
+    other threads, and for a queue.
     """
-    starts, seen = [s.start for s in segments], dict[str, Counter[str]]()
-    for when, line in samples:
-        if starts[0] <= when < segments[-1].stop:
-            phase = segments[bisect.bisect(starts, when) - 1].phase
-            seen.setdefault(phase, Counter())[line] += 1
-    lines = {}
-    for phase, counts in seen.items():
-        most = [(line, n) for line, n in counts.most_common(3) if line != WAITING]
-        lines[phase] = [f"{line} ({n / counts.total():.0%})" for line, n in most]
-    python = seen.get("python", Counter())
-    return lines, python[WAITING] / max(1, python.total())
+
+    own: dict[str, list[str]]
+    inner: dict[str, list[str]]
+    waiting: float
+    queue: float
+
+
+def find_lines(samples: Sequence[Sample], segments: Sequence[Segment]) -> Lines:
+    """Return the lines that were seen most in each phase."""
+    starts = [segment.start for segment in segments]
+    by_phase: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if starts[0] <= sample.when < segments[-1].stop:
+            phase = segments[bisect.bisect(starts, sample.when) - 1].phase
+            by_phase.setdefault(phase, []).append(sample)
+    lines = Lines({}, {}, 0.0, 0.0)
+    for phase, seen in by_phase.items():
+        lines.own[phase] = write_most(sample.line for sample in seen)
+        inner = [sample.inner for sample in seen if sample.inner != sample.line]
+        if 2 * len(inner) > len(seen):
+            lines.inner[phase] = write_most(inner)
+    python = Counter(sample.line for sample in by_phase.get("python", []))
+    whole = max(1, python.total())
+    queue = python[WAITING_FOR_QUEUE] / whole
+    return lines._replace(waiting=python[WAITING] / whole, queue=queue)
+
+
+def write_most(lines: Iterable[str]) -> list[str]:
+    """Write the three lines that were seen most, with their shares.
+
+    >>> write_most(["a.py:1", "a.py:1", "b.py:2", "a.py:1"])
+    ['a.py:1 (75%)', 'b.py:2 (25%)']
+    """
+    counts = Counter(lines)
+    whole = counts.total()
+    waits = (WAITING, WAITING_FOR_QUEUE)
+    most = [each for each in counts.most_common(3) if each[0] not in waits]
+    return [f"{line} ({count / whole:.0%})" for line, count in most]
 
 
 # What it is spent on
@@ -314,11 +375,11 @@ def weigh(
 ) -> list[Counter[str]]:
     """Return for each step the nanoseconds of each phase, and across the phases.
 
-    Across: "compute" is matrix products and the like, "memory" all other operations of
-    forward and backward ("all compute", "all memory": of every phase), "overhead" what
-    operations cost there before they do anything: an operation's own time up to
-    `least`, and the pauses. "loops" are updates outside of `optimizer.step()`. What
-    recording an event costs is taken off each.
+    Across: "compute" is matrix products and the like, "memory" and "other" all other
+    operations of forward and backward, "overhead" what operations cost there before
+    they do anything: an operation's own time up to `least`, and the pauses. "loops" are
+    updates outside of `optimizer.step()`. What recording an event costs is taken off
+    each.
     """
     steps = [Counter[str]() for _ in trace.marks[1:]]
     events = [*zip(trace.main, _own_times(trace.main), strict=True)]
@@ -329,10 +390,8 @@ def weigh(
         while number < len(events) and events[number][0].start < segment.stop:
             event, own = events[number]
             work = max(0.0, own - cost - least)
-            kind = "compute" if _ARITHMETIC.fullmatch(event.name) else "memory"
-            now[f"all {kind}"] += work
             if segment.phase in _TRAINING:
-                now[kind] += work
+                now[name_kind(event.name)] += work
             took, worked, number = took - cost, worked + work, number + 1
         now[segment.phase] += max(0.0, took)
         if segment.phase in _TRAINING:
@@ -342,6 +401,32 @@ def weigh(
     if trace.devices:
         _weigh_devices(trace, steps)
     return steps
+
+
+def name_kind(operation: str) -> str:
+    """Return what an operation's time goes into: "compute", "memory" or "other".
+
+    >>> name_kind("aten::addmm"), name_kind("aten::relu"), name_kind("aten::sort")
+    ('compute', 'memory', 'other')
+    """
+    if _ARITHMETIC.fullmatch(operation):
+        return "compute"
+    return "other" if _OTHER.fullmatch(operation) else "memory"
+
+
+def find_slowest(trace: Trace, segments: Sequence[Segment]) -> str:
+    """Return the operation that took most of forward and backward, with its share."""
+    starts = [segment.start for segment in segments]
+    own: Counter[str] = Counter()
+    events = zip(trace.main, _own_times(trace.main), strict=True)
+    for event, nanoseconds in events:
+        place = bisect.bisect(starts, event.start) - 1
+        if place >= 0 and segments[place].phase in _TRAINING:
+            own[event.name] += int(nanoseconds)
+    whole = trace.marks[-1] - trace.marks[0]
+    for name, nanoseconds in own.most_common(1):
+        return f"{name} ({nanoseconds / whole:.0%})"
+    return ""
 
 
 def _weigh_devices(trace: Trace, steps: Sequence[Counter[str]]) -> None:
@@ -354,29 +439,26 @@ def _weigh_devices(trace: Trace, steps: Sequence[Counter[str]]) -> None:
     for now in steps:
         host = now["forward"] + now["backward"] + now["optimizer"]
         # A Counter's own `|=` and `update` would leave what the host has.
-        dict.update(now, {"compute": 0, "memory": 0, "all memory": 0, "overhead": host})
+        dict.update(now, {"compute": 0, "memory": 0, "other": 0, "overhead": host})
     for event in trace.devices:
         took = max(0, event.stop - max(event.start, until))
         until = max(until, event.stop)
         if not event.name.startswith(("Memcpy", "Memset")):
             now = steps[bisect.bisect_right(trace.marks, event.start) - 1]
-            is_product = _KERNELS.search(event.name)
-            kinds = ["compute"] if is_product else ["memory", "all memory"]
-            now.update(dict.fromkeys(kinds, took))
+            kind = "compute" if _KERNELS.search(event.name) else "memory"
+            now[kind] += took
             now["overhead"] = max(0, now["overhead"] - took)
 
 
 def _make_profile(
     trace: Trace,
     look: Trace,
-    samples: Sequence[tuple[int, str]],
-    moved: float,
-    here: tuple[float, float, int],
-    counted: int,
+    samples: Sequence[Sample],
+    here: tuple[float, int],
     facts: Mapping[str, Any],
 ) -> Profile:
     """Make of what was recorded what it shows."""
-    bandwidth, operation_seconds, threads = here
+    operation_seconds, threads = here
     recorded = (trace.marks[-1] - trace.marks[0]) / 1e9
     plain = facts["step_seconds"] * (len(trace.marks) - 1)
     least = 1e9 * operation_seconds
@@ -384,22 +466,25 @@ def _make_profile(
     # What is longer than events explain has other reasons: the machine's speed.
     extra = 1e9 * max(0.0, recorded - plain) / max(1, len(trace.main))
     steps = weigh(trace, segments, min(extra, least), least)
-    lines, waiting = find_lines(samples, part(look, _LONG_PAUSE * least))
-    for now in steps:  # what other threads do meanwhile is not the main one's
-        now["waiting"] = waiting * now["python"]  # type: ignore[assignment]
-        now["python"] -= now["waiting"]
+    lines = find_lines(samples, part(look, _LONG_PAUSE * least))
+    for step in steps:  # what other threads do meanwhile is not the main one's
+        now: Any = step
+        now["waiting"] = lines.waiting * now["python"]
+        queue = lines.queue * now["python"]
+        now["python"] -= now["waiting"] + queue
         now["forward"] += now["waiting"]
+        now["input"] += queue
     wholes = [sum(now[p] for p in figures.PHASES) or 1 for now in steps]
     sums, whole = sum(steps, Counter[str]()), sum(wholes)
-    seconds = max(1e-9, plain * sums["all memory"] / whole)
     pairs = [*zip(steps, wholes, strict=True)]
     return Profile(
         trace=trace,
         segments=segments,
         shares={p: sums[p] / whole for p in figures.PHASES if sums[p]},
         across={name: [now[name] / all_ for now, all_ in pairs] for name in _ACROSS},
-        bandwidth=moved / counted * len(steps) / seconds / bandwidth,
-        lines=lines,
+        slowest=find_slowest(trace, segments),
+        lines=lines.own,
+        inner=lines.inner,
         inflation=max(0.0, recorded / max(plain, 1e-9) - 1),
         threads=threads,
         **facts,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kit import figures
-from kit.diagnosis.profiling import EXCHANGES, Profile, record
+from kit.diagnosis.profiling import EXCHANGES, Profile, record_alone
 from kit.errors import ExperimentError, naming
 from kit.figures import Span
 from kit.measuring.experiment import describe, resolve
@@ -57,7 +57,9 @@ def timeline(
         own = resolved.bind(knobs)
         call = describe(resolved.name, own)
         with Progress(f"recording {call}") as progress, take_turn(progress):
-            profiles = record(resolved, own, progress, seconds=2.0, on=on, steps=steps)
+            profiles = record_alone(
+                resolved, own, progress, seconds=2.0, on=on, steps=steps
+            )
     lanes, marks = find_lanes(profiles)
     shares = profiles[0].shares
     most = max(shares, key=lambda phase: shares[phase])

@@ -1,4 +1,4 @@
-"""What is recorded of a run: PyTorch's trace, the reader's lines, bytes that move.
+"""What is recorded of a run: PyTorch's trace, and the lines that were executed.
 
 The trace is read from the file that PyTorch's profiler writes for Perfetto.
 """
@@ -10,22 +10,28 @@ import functools
 import json
 import linecache
 import os
+import queue
 import sys
 import sysconfig
 import tempfile
 import threading
 import timeit
 from collections.abc import Generator, Sequence
+from multiprocessing import connection, queues
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from kit import clock
-from kit.diagnosis.counterfactuals import STEP
+from kit.diagnosis.wrapping import STEP
 from kit.errors import ExperimentError
 
 _SECONDS_BETWEEN_LOOKS = 0.002
-#: What the sampler notes where a thread waits for another one.
-WAITING = ""
+#: What the sampler notes where a thread waits for another one, or for a queue.
+WAITING, WAITING_FOR_QUEUE = "", "queue"
+_QUEUES = {queue.__file__, connection.__file__, queues.__file__}
+#: Packages whose lines say nothing about a framework.
+_FOUNDATIONS = {"torch", "numpy", "torchvision", "PIL", "greenlet", "kit"}
 _ONE_ONLY = """a profiler is already at work, and PyTorch has one only.
 Leave it out, around this call or inside the experiment: the kit records the same."""
 _KIT = str(Path(__file__).parents[1])
@@ -130,26 +136,29 @@ def read_trace(found: Sequence[str]) -> Trace:
     return Trace(marks, mine, others, made, found[0])
 
 
-@contextlib.contextmanager
-def sampling() -> Generator[list[tuple[int, str]], None, None]:
-    """Look from another thread at which line the calling thread executes.
+class Sample(NamedTuple):
+    """What a thread executed at a moment.
 
-    The list holds (time in nanoseconds, the innermost line that is not a library's).
+    `line` is the innermost line that is the reader's, `inner` the innermost one that is
+    neither PyTorch's nor of the standard library: a framework's, where it differs.
     """
-    samples: list[tuple[int, str]] = []
+
+    when: int
+    line: str
+    inner: str
+
+
+@contextlib.contextmanager
+def sampling() -> Generator[list[Sample], None, None]:
+    """Look from another thread at which line the calling thread executes."""
+    samples: list[Sample] = []
     watched, done = threading.get_ident(), threading.Event()
 
     def look() -> None:
         while not done.wait(_SECONDS_BETWEEN_LOOKS):
             frame = sys._current_frames().get(watched)
-            if frame and frame.f_code.co_filename == threading.__file__:
-                samples.append((clock.epoch_nanoseconds(), WAITING))
-                continue
-            while frame and _is_library(frame.f_code.co_filename):
-                frame = frame.f_back
-            if frame and not frame.f_code.co_filename.startswith(_KIT):
-                line = write_line(frame.f_code.co_filename, frame.f_lineno)
-                samples.append((clock.epoch_nanoseconds(), line))
+            if sample := look_at(frame):
+                samples.append(sample)
 
     thread = threading.Thread(target=look, name="kit lines", daemon=True)
     thread.start()
@@ -160,63 +169,64 @@ def sampling() -> Generator[list[tuple[int, str]], None, None]:
         thread.join()
 
 
+def look_at(frame: FrameType | None) -> Sample | None:
+    """Return what a thread with this innermost frame executes, None for the kit."""
+    when = clock.epoch_nanoseconds()
+    if frame and frame.f_code.co_filename == threading.__file__:
+        caller = frame.f_back
+        while caller and caller.f_code.co_filename == threading.__file__:
+            caller = caller.f_back
+        is_queue = caller and caller.f_code.co_filename in _QUEUES
+        waiting = WAITING_FOR_QUEUE if is_queue else WAITING
+        return Sample(when, waiting, waiting)
+    inner = ""
+    while frame and _is_library(frame.f_code.co_filename):
+        name = frame.f_code.co_filename
+        if name in _QUEUES:
+            return Sample(when, WAITING_FOR_QUEUE, WAITING_FOR_QUEUE)
+        if not inner and _is_framework(name):
+            inner = write_line(name, frame.f_lineno)
+        frame = frame.f_back
+    if not frame or frame.f_code.co_filename.startswith(_KIT):
+        return None
+    line = write_line(frame.f_code.co_filename, frame.f_lineno)
+    return Sample(when, line, inner or line)
+
+
 @functools.cache
 def _is_library(filename: str) -> bool:
     libraries = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
-    return filename.startswith(("<", *libraries)) or "-packages" in filename
+    is_cell = filename.startswith("<ipython-input")
+    return filename.startswith(("<", *libraries)) and not is_cell
+
+
+@functools.cache
+def _is_framework(filename: str) -> bool:
+    """Return whether a library's file is neither PyTorch's nor of Python itself."""
+    folders = Path(filename).parts
+    if "site-packages" not in folders:
+        return False
+    package = folders[folders.index("site-packages") + 1]
+    return package not in _FOUNDATIONS
 
 
 def write_line(filename: str, number: int) -> str:
     """Write a line as "train.py:41: the line", a notebook's as "cell:3: the line"."""
-    name = "cell" if "ipykernel" in filename else os.path.basename(filename)
+    is_cell = "ipykernel" in filename or filename.startswith("<ipython-input")
+    name = "cell" if is_cell else os.path.basename(filename)
     text = linecache.getline(filename, number).strip()
     return f"{name}:{number}" + (f": {text[:60]}" if text else "")
 
 
-@contextlib.contextmanager
-def counting() -> Generator[list[int], None, None]:
-    """Count the bytes that operations read and write, views and arithmetic left out."""
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_leaves
-    from torch.utils.flop_counter import flop_registry
+def measure_operation() -> float:
+    """Return how many seconds a tiny operation takes from Python, as it is trained.
 
-    class Counting(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, function: Any, types: Any, arguments: Any = (), options: Any = None
-        ) -> Any:
-            made = function(*arguments, **(options or {}))
-            if not function.is_view and function.overloadpacket not in flop_registry:
-                leaves = tree_leaves((arguments, options, made))
-                tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
-                moved.append(sum(tensor.nbytes for tensor in tensors))
-            return made
-
-    moved: list[int] = []
-    with Counting():
-        yield moved
-
-
-def look_around(has_device: bool, _: object = None) -> tuple[float, float, int]:
-    """Measure what a copy moves here, and what an operation costs; count threads.
-
-    In bytes per second, read and written, and in seconds, from Python and recorded for
-    the backward pass.
-
-    >>> look_around(False)[0] > 1e6
+    >>> 0 < measure_operation() < 0.001
     True
     """
     import torch
 
-    source = torch.ones(8_000_000, device="cuda" if has_device else "cpu")
-    target, number = torch.empty_like(source), torch.ones(1, requires_grad=True)
-
-    def copy() -> None:
-        target.copy_(source)
-        clock.synchronize()
-
-    copying = min(timeit.repeat(copy, number=1, repeat=10))
+    number = torch.ones(1, requires_grad=True)
     with torch.enable_grad():
-        asked = {"globals": {"number": number}, "number": 200, "repeat": 10}
-        starting = min(timeit.repeat("number * number", **asked)) / 200
-    return 2 * source.nbytes / copying, starting, torch.get_num_threads()
+        asked: dict[str, Any] = {"globals": {"number": number}, "number": 200}
+        return min(timeit.repeat("number * number", repeat=10, **asked)) / 200

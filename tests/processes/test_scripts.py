@@ -59,10 +59,13 @@ def test_a_chapter_is_recorded_with_a_real_python(tmp_path):
     assert "items per second" in str(cells[0]["outputs"])
 
 
-LOOP = """import torch
+LOOP = """import torch, logging, sys
 made = torch.optim.SGD([there := torch.ones(9, requires_grad=True)])
+logging.getLogger().addHandler(logging.StreamHandler(sys.stdout))
+open("starts", "a").write("1")
 print("hi")
-for _ in range(40): there.sum().backward(), made.step()
+for step in range(40): there.sum().backward(), made.step()
+logging.warning("done")
 """
 
 
@@ -73,6 +76,8 @@ def test_a_readers_script_is_diagnosed_as_it_is(tmp_path):
     where = {"cwd": tmp_path, "env": os.environ | {"KIT_QUICK": "1"}, "text": True}
     out = subprocess.check_output(command, **where)
     assert out.count("hi\n") == 1, "what it prints is heard once"
+    assert out.count("done\n") <= 1, "and so is what it logs"
+    assert (tmp_path / "starts").read_text() == "1"
     assert "train.py -x 1" in out and "backward" in out
 
 

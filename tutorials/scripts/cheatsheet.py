@@ -27,7 +27,7 @@ SYMPTOMS = {
     "input": (
         "GPU utilisation goes up and down, or the training idles while workers are "
         "busy. A smaller model trains no faster.",
-        'kit.diagnose(train).savings.get("input")  # the loop with batches at hand',
+        'kit.diagnose(train).savings.get("input")  # without the wait for data',
     ),
     "transfer": (
         "The GPU pauses at the start of each step, although the batches are ready.",
@@ -58,11 +58,6 @@ SYMPTOMS = {
         "the others idle. In a container it is slower than outside.",
         "kit.this_machine().cores, torch.get_num_threads()  # and how many processes?",
     ),
-    "communication": (
-        "Steps with several processes take longer than with one, though each has the "
-        "same batch as before.",
-        'kit.diagnose(train).shares.get("communication")  # the fraction of a step',
-    ),
     "compute": (
         "The device is busy all the time, steadily. Twice the batch takes twice as "
         "long.",
@@ -71,7 +66,7 @@ SYMPTOMS = {
     "memory": (
         "The device is busy all the time, and yet matrix products are a small part of "
         "it: activations, normalisation and copies lead the profiler's table.",
-        "kit.diagnose(train).profile.bandwidth  # of what a copy reaches here",
+        'kit.diagnose(train).profile.mean("memory")  # the fraction of a step',
     ),
     "healthy": (
         "No row above fits, or each measurement says something else.",

@@ -1,0 +1,199 @@
+"""What a diagnosis found, as text, as a picture and as a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kit import figures
+from kit.diagnosis.causes import CAUSES, Cause
+from kit.diagnosis.profiling import Profile
+from kit.diagnosis.saving import Saving
+from kit.diagnosis.steps import LongSteps
+from kit.errors import naming
+from kit.machine import this_machine
+from kit.measuring.comparison import Comparison
+from kit.measuring.experiment import Experiment, describe, resolve
+from kit.measuring.measurement import compare
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Phases that are not called as their cause.
+_PHASES = {"transfer": "copies"}
+#: Savings below this are not shown.
+_LEAST_SHOWN = 0.01
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """What `diagnose` found; its repr is the report.
+
+    `verdict` names the cause, "healthy" where there is none, None where none is sure;
+    `reason` says why. `savings` maps each cause to the fraction of a step's time that
+    leaving it out saves: measured, or the most that its share of the profile allows.
+    `tried` maps each repair that was tried to what it saves.
+    """
+
+    experiment: Experiment
+    knobs: dict[str, object]
+    verdict: str | None
+    reason: str
+    savings: dict[str, Saving]
+    tried: dict[str, Saving]
+    profile: Profile
+    long_steps: LongSteps | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The fractions of the main thread's wall time by phase; they add up to one."""
+        return self.profile.shares
+
+    @property
+    def advice(self) -> Cause | None:
+        """What to do: a sentence, a line of code, a chapter."""
+        if self.verdict is None:
+            return None
+        cause = CAUSES[self.verdict]
+        if self.verdict == "threads":
+            cores = self.profile.cores
+            number = cores if self.profile.threads != cores else 1
+            return dataclasses.replace(cause, code=f"torch.set_num_threads({number})")
+        return cause
+
+    @property
+    def call(self) -> str:
+        """What was diagnosed, as a reader would write it."""
+        return describe(self.experiment.name, self.knobs)
+
+    def sentence(self) -> str:
+        """Return the finding in one sentence."""
+        saving = self.savings.get(self.verdict or "")
+        if self.verdict is None:
+            return f"Cannot tell what takes the time: {self.reason}."
+        if self.verdict == "threads":
+            what = self.advice.code if self.advice else ""
+            return f"With {what}, a step takes {self.tried['threads']} less time."
+        if saving is None:
+            return f"{self.verdict.capitalize()}: {self.reason}."
+        removed = CAUSES[self.verdict].removed
+        how = "takes" if saving.measured else "would take"
+        return f"Without {removed}, a step {how} {saving} less time."
+
+    def plot(self) -> Figure:
+        """Draw the step as a bar of phases, and what removing each cause would save."""
+        rows = []
+        for name, saving in self._list_shown():
+            label = name if saving.measured else f"{name} (at most)"
+            rows.append((label, saving.value, saving.low, saving.high))
+        return figures.draw_step(
+            self.shares,
+            rows,
+            title=self.sentence().removesuffix("."),
+            step_seconds=self.profile.step_seconds,
+            overhead=self.profile.mean("overhead"),
+        )
+
+    def verify(self, fixed: object, *, seconds: float = 8.0) -> Comparison:
+        """Measure whether a repaired experiment gains what was predicted.
+
+        It is compared with the diagnosed one, over several runs of each, with the same
+        knobs where it has them. The title of the Comparison says what was predicted.
+        """
+        with naming("verify()"):
+            repaired = resolve(fixed)
+            free = repaired.defaults.keys() - repaired.fixed.keys()
+            takes_any = repaired.open_ended
+            own = {k: v for k, v in self.knobs.items() if takes_any or k in free}
+            repaired.bind(own)
+        knobs = {k: v for k, v in self.knobs.items() if k not in self.experiment.fixed}
+        before = functools.partial(self.experiment.function, **knobs)
+        names = {"before": before, "repaired": functools.partial(fixed, **own)}
+        found = compare(names, seconds=seconds)
+        ratio = found.ratio
+        gained = Saving(*(1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)))
+        predicted = {**self.savings, **self.tried}.get(self.verdict or "")
+        title = "Cannot tell; the" if ratio.verdict == "cannot tell" else "The"
+        title += f" repair saves {gained}; predicted: {predicted or 'nothing'}"
+        return dataclasses.replace(found, title=title)
+
+    def _list_shown(self) -> list[tuple[str, Saving]]:
+        """Return names of causes and repairs with what they save, the most first."""
+        named = [(CAUSES[cause].removed, each) for cause, each in self.savings.items()]
+        shown = [pair for pair in named if pair[1].value >= _LEAST_SHOWN]
+        shown.sort(key=lambda pair: -pair[1].value)
+        tried = [(f"tried: {self._name_repair(r)}", s) for r, s in self.tried.items()]
+        return shown + [(name, each) for name, each in tried if each.is_known]
+
+    def _name_repair(self, repair: str) -> str:
+        cores = self.profile.cores
+        number = cores if self.profile.threads != cores else 1
+        return f"{number} thread{'s' * (number > 1)}" if repair == "threads" else repair
+
+    def remarks(self) -> list[str]:
+        """Return what else a reader should know, a sentence each."""
+        profile = self.profile
+        phase = _PHASES.get(self.verdict or "", self.verdict) or ""
+        told = [str(self.long_steps)] if self.long_steps else []
+        told += [self.advice.advise()] if self.advice else []
+        if lines := profile.lines.get(phase):
+            told.append(f"Your lines there: {'; '.join(lines)}.")
+        if lines := profile.inner.get(phase):
+            told.append(f"The framework's lines below them: {'; '.join(lines)}.")
+        told += self.notes
+        told += [
+            f"{name[0].upper()}{name[1:]}: not known, {saving.reason}."
+            for name, saving in self._list_unknown()
+        ]
+        told.append(
+            "Intervals are those of blocks within this one run. Starting operations "
+            f"takes {profile.mean('overhead'):.0%} of the step; recording made steps "
+            f"{profile.inflation:.0%} longer, which is taken off."
+        )
+        return told
+
+    def _list_unknown(self) -> list[tuple[str, Saving]]:
+        named = [(CAUSES[cause].removed, each) for cause, each in self.savings.items()]
+        named += [
+            (f"what {self._name_repair(r)} saves", s) for r, s in self.tried.items()
+        ]
+        return [(name, saving) for name, saving in named if math.isnan(saving.value)]
+
+    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+        seconds = self.profile.step_seconds
+        phases = [
+            (figures.PHASES[p], f"{x:.1%}", figures.format_seconds(x * seconds))
+            for p, x in self.shares.items()
+        ]
+        savings = [(name, str(each), each.reason) for name, each in self._list_shown()]
+        tables = [(("phase", "share", "per step"), phases)]
+        if savings:
+            tables.append((("without", "saves", ""), savings))
+        return tables
+
+    def __repr__(self) -> str:
+        pace = figures.format_seconds(self.profile.step_seconds)
+        lines = [self.sentence(), f"{self.call}, {pace} a step"]
+        for headers, rows in self._tables():
+            lines += ["", figures.text_table(headers, rows)]
+        if self.advice:
+            lines += ["", f"try  {self.advice.code}"]
+        return "\n".join([*lines, "", *(f"  {note}" for note in self.remarks())])
+
+    def _repr_html_(self) -> str:
+        picture = self.plot()
+        headers, rows = self._tables()[-1]
+        title = f"try  {self.advice.code}" if self.advice else self.reason
+        note = " ".join([f"{self.call}.", *self.remarks()])
+        table = figures.html_table(headers, rows, title=title, note=note)
+        return figures.to_html(picture, picture.alt) + table
+
+    def to_html(self) -> str:
+        """Return the report as a page of its own, with what this machine is."""
+        title, parts = f"Diagnosis of {self.call}", (self, this_machine())
+        pages = (part._repr_html_() for part in parts)
+        return figures.html_page(title, *pages, text=repr(self))

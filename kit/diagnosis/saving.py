@@ -1,0 +1,93 @@
+"""What leaving a cause out, or a repair, saves of the time of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kit import statistics
+from kit.figures import format_saving
+
+#: A saving counts where the lower end of its interval is above this fraction.
+LEAST_SAVING = 0.03
+#: An interval that is wider tells nothing.
+_TELLS_NOTHING = 1.0
+
+
+@dataclass(frozen=True)
+class Saving:
+    """The fraction of a step's time that something saves; negative: it costs.
+
+    Measured ones have a 95 % interval, within the run. Others are the most that can be
+    saved, from a share of the profile. `value` is NaN where it is not known; `reason`
+    says why, or how it was found.
+    """
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+    measured: bool = True
+    reason: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is a number that says something."""
+        return not math.isnan(self.value)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether something is saved beyond doubt."""
+        if not self.is_known:
+            return False
+        return self.low > LEAST_SAVING if self.measured else self.value > LEAST_SAVING
+
+    def __str__(self) -> str:
+        if not self.is_known:
+            return "not known"
+        if self.measured:
+            return format_saving(self.value, self.low, self.high)
+        return f"at most {self.value:.0%}".replace("%", " %")
+
+
+def unknown(reason: str) -> Saving:
+    """Return the saving of what nobody can tell, and why."""
+    return Saving(math.nan, reason=reason, measured=False)
+
+
+def from_groups(log_ratios: Sequence[float]) -> Saving:
+    """Return what was saved, given the log-ratio of times of each group.
+
+    The 95 % interval is Student's t over the groups of one run. What is too wide to
+    say anything is not known.
+
+    >>> print(from_groups([math.log(0.4), math.log(0.41), math.log(0.39)]))
+    60 % [57, 62]
+    """
+    mean, low, high = statistics.student_interval(log_ratios)
+    ends = [1 - math.exp(end) for end in (mean, high, low)]
+    value, low, high = (round(end, 3) for end in ends)
+    if not high - low < _TELLS_NOTHING:
+        return unknown("blocks of the same kind differ too much")
+    return Saving(value, low, high)
+
+
+def from_shares(shares: Sequence[float]) -> Saving:
+    """Return the most that is saved where a share of each step is not there.
+
+    Where steps differ so much that it may be nothing, it is not known.
+
+    >>> str(from_shares([0.5, 0.5]))
+    'at most 50 %'
+    """
+    mean, low, _ = statistics.student_interval(list(shares))
+    if len(shares) == 1:
+        return Saving(mean, measured=False, reason="its share of one profiled step")
+    reason = f"its share of {len(shares)} profiled steps"
+    if mean > _LARGE and not low > LEAST_SAVING:
+        return unknown(f"{reason} differs from step to step")
+    return Saving(mean, measured=False, reason=reason)
+
+
+#: A share that differs from step to step matters where its mean is above this.
+_LARGE = 0.1

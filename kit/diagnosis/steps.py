@@ -1,0 +1,154 @@
+"""What the steps of a run took: rare long ones, and those that take ever longer."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import threading
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from kit import clock
+from kit.diagnosis.profiling import write_most
+from kit.diagnosis.tracing import look_at
+from kit.diagnosis.wrapping import StepTime, Work
+
+#: A step is long where it takes so many times the median, and so many seconds …
+_LONG, _LONG_SECONDS = 10.0, 0.1
+#: … and where at most this share of the steps does.
+_MOST_LONG = 0.05
+#: Rare long steps are told where they take this share of the time.
+_WORTH_TELLING = 0.05
+_SECONDS_BETWEEN_LOOKS = 0.02
+#: Steps grow where the last third of them takes so many times as long as the first, and
+#: the middle lies between them.
+_GROWS = 1.3
+_LEAST_STEPS = 12
+#: Memory grows where so much is added in all, nearly always upwards.
+_LEAST_BYTES, _MOSTLY = 50e6, 0.8
+
+
+@dataclass(frozen=True)
+class LongSteps:
+    """Rare long steps: how many, of how many, how long, and what they execute."""
+
+    count: int
+    steps: int
+    seconds: float
+    share: float
+    lines: list[str]
+
+    def __str__(self) -> str:
+        every = round(self.steps / self.count)
+        lines = f": {'; '.join(self.lines)}" if self.lines else ""
+        return (
+            f"1 step in {every} takes about {self.seconds:.3g} s; {self.share:.0%} of "
+            f"the time lies in such rare long steps{lines}."
+        )
+
+
+class StepWatch:
+    """Watches the steps of a run from another thread; use it as a context manager.
+
+    Where a step lasts long, it notes which lines are executed.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self._thread = threading.get_ident()
+        self._over = threading.Event()
+        self._lines: list[str] = []
+        self._memory: list[tuple[int, int]] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Generator[None, None, None]:
+        """Watch until the end of the context."""
+        looker = threading.Thread(target=self._look, name="kit steps", daemon=True)
+        looker.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            looker.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(_SECONDS_BETWEEN_LOOKS):
+            begun = self.work.step_begun
+            if not begun or not self.work.is_plain:
+                continue
+            if not self.is_long(clock.CLOCK.wall() - begun):
+                continue
+            sample = look_at(sys._current_frames().get(self._thread))
+            if sample is not None:
+                is_framework = sample.inner != sample.line
+                self._lines.append(sample.inner if is_framework else sample.line)
+
+    def is_long(self, seconds: float) -> bool:
+        """Return whether a step of so many seconds is a long one."""
+        if seconds < _LONG_SECONDS:
+            return False
+        plain = [step.seconds for step in self.work.steps if step.is_plain]
+        if len(plain) < 1 / _MOST_LONG:
+            return False
+        return seconds > _LONG * statistics.median(plain)
+
+    @property
+    def plain_seconds(self) -> float:
+        """How long all unchanged steps took."""
+        return sum(step.seconds for step in self.work.steps if step.is_plain)
+
+    def note_memory(self) -> None:
+        """Note how much memory the process has now."""
+        self._memory.append((len(self.work.steps), psutil.Process().memory_info().rss))
+
+    def find_long_steps(self) -> LongSteps | None:
+        """Return what is known of rare long steps, None where they matter little."""
+        plain = [step.seconds for step in self.work.steps if step.is_plain]
+        long = [seconds for seconds in plain if self.is_long(seconds)]
+        if not long or len(long) > _MOST_LONG * len(plain):
+            return None
+        share = sum(long) / sum(plain)
+        if share < _WORTH_TELLING:
+            return None
+        lines = write_most(self._lines)
+        return LongSteps(len(long), len(plain), sum(long) / len(long), share, lines)
+
+    def find_growth(self) -> str:
+        """Say that steps, or memory, grow and grow; "" where they do not."""
+        remarks = [find_growing_steps(self.work.steps), self._find_growing_memory()]
+        return " ".join(filter(None, remarks))
+
+    def _find_growing_memory(self) -> str:
+        pairs = [*zip(self._memory, self._memory[1:], strict=False)]
+        rises = [later[1] > earlier[1] for earlier, later in pairs]
+        if len(rises) < 5 or sum(rises) < _MOSTLY * len(rises):
+            return ""
+        (first, before), (last, after) = self._memory[0], self._memory[-1]
+        if after - before < _LEAST_BYTES or last <= first:
+            return ""
+        per_step = (after - before) / (last - first) / 1e6
+        return (
+            f"Memory grows by {per_step:.2g} MB per step: something keeps what each "
+            "step makes, such as losses that keep their graph (append loss.item())."
+        )
+
+
+def find_growing_steps(steps: Sequence[StepTime]) -> str:
+    """Say that each step takes longer than the last, "" where it does not."""
+    plain = [step.seconds for step in steps if step.is_plain]
+    if len(plain) < _LEAST_STEPS:
+        return ""
+    third = len(plain) // 3
+    parts = plain[:third], plain[third : 2 * third], plain[-third:]
+    first, middle, last = (statistics.median(part) for part in parts)
+    if not first < middle < last or last < _GROWS * first:
+        return ""
+    return (
+        f"Steps take longer and longer: {last / first:.1f} × as long in the end as at "
+        "the beginning. Something grows with each step, such as a history that is kept "
+        "or a graph that is never let go. Repair that first: it makes every trial "
+        "unfair."
+    )

@@ -1,0 +1,240 @@
+"""Trials of switches inside one run: blocks in groups A B B A, and what they save."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kit.diagnosis import saving
+from kit.diagnosis.batches import Loaders
+from kit.diagnosis.saving import Saving
+from kit.diagnosis.steps import StepWatch
+from kit.diagnosis.switches import Switch
+from kit.errors import ExperimentError
+from kit.measuring.run import Driver
+from kit.mode import is_quick
+from kit.progress import Stopped
+
+#: A block lasts at least so long; six groups are planned, fewer than four say little.
+_BLOCK_SECONDS = 0.15
+_GROUPS, _LEAST_GROUPS = 6, 4
+_BLOCKS = 4
+#: Where an epoch has fewer steps, a block is a whole number of epochs; also where more
+#: than this share of blocks would be discarded.
+_SHORT_EPOCH, _MOST_DISCARDED = 10, 0.5
+#: After so many recompilations, a switch is given up.
+_MOST_COMPILATIONS = 4
+
+
+class RunEnded(Exception):
+    """Raised where the one run of a diagnosis has ended."""
+
+
+class OneStart(Driver):
+    """Drives a run that is started once: what has ended is not started again."""
+
+    def _start_again(self) -> None:
+        raise RunEnded
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A trial that will be made: of how many groups, with how many steps a block."""
+
+    name: str
+    switch: Switch
+    steps: int
+    groups: int
+    seconds: float
+
+
+@dataclass
+class Plan:
+    """Which trials there are, and what was left out, with the seconds it would take."""
+
+    trials: list[Planned] = field(default_factory=list)
+    left: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """How long all trials take."""
+        return sum(trial.seconds for trial in self.trials)
+
+
+def plan(
+    switches: Mapping[str, Switch],
+    step_seconds: float,
+    seconds: float,
+    loaders: Loaders,
+) -> Plan:
+    """Plan as many trials as the seconds allow, the first ones first."""
+    found, left = Plan(), seconds
+    for name, switch in switches.items():
+        steps = count_steps(step_seconds, loaders.find_epoch())
+        if is_quick():
+            steps = 1
+        changes = 2 * switch.dropped
+        per_group = (_BLOCKS * steps + changes) * step_seconds
+        first = (2 * steps + changes) * step_seconds
+        groups = min(_GROUPS, math.floor((left - first) / per_group))
+        if is_quick():
+            groups = 2
+        if groups < _LEAST_GROUPS and not is_quick():
+            found.left[name] = first + _GROUPS * per_group
+            continue
+        takes = first + groups * per_group
+        left -= takes
+        found.trials.append(Planned(name, switch, steps, groups, takes))
+    return found
+
+
+def count_steps(step_seconds: float, epoch: int | None) -> int:
+    """Return how many steps a block has.
+
+    >>> count_steps(0.010, None), count_steps(0.010, 6), count_steps(0.010, 100)
+    (15, 18, 15)
+    """
+    steps = max(1, math.ceil(_BLOCK_SECONDS / max(step_seconds, 1e-6) - 1e-9))
+    if epoch and (epoch < _SHORT_EPOCH or steps > _MOST_DISCARDED * epoch):
+        return math.ceil(steps / epoch) * epoch
+    return steps
+
+
+class Trials:
+    """Alternates blocks of a run with a switch off and on, one switch after another."""
+
+    def __init__(
+        self, driver: Driver, watch: StepWatch, loaders: Loaders, plan: Plan
+    ) -> None:
+        self._driver = driver
+        self._watch = watch
+        self._loaders = loaders
+        self._planned_seconds = plan.seconds
+        self._spent = 0.0
+        self._compilations = 0
+        driver.progress.begin(0, 1, plan.seconds)
+
+    def make(self, planned: Planned) -> Saving:
+        """Make the groups of one trial; return what was saved.
+
+        What fails costs this trial only: the saving is not known, and says why. Raises
+        RunEnded where the run has ended, with all that was measured in `values`.
+        """
+        switch = planned.switch
+        if why := switch.obstacle:
+            return saving.unknown(f"it cannot be left out: {why}")
+        values: list[float] = []
+        self._compilations = 0
+        try:
+            self._prime(planned)
+            if why := switch.obstacle:
+                return saving.unknown(f"it cannot be left out: {why}")
+            for group in range(planned.groups):
+                value = self._make_group(planned)
+                if value is None:
+                    break
+                values.append(value)
+                done = planned.seconds * (group + 1) / planned.groups
+                self._tell(self._spent + done)
+                self._watch.note_memory()
+        except RunEnded:
+            if len(values) < _LEAST_GROUPS:
+                raise
+        except (ExperimentError, Stopped):
+            raise
+        finally:
+            if switch.is_on:
+                self._turn(switch, False, drops=False)
+            self._spent += planned.seconds
+        least = 2 if is_quick() else _LEAST_GROUPS - 1
+        if len(values) < least:
+            return saving.unknown(self._why_few())
+        return saving.from_groups(values)
+
+    def _tell(self, spent: float) -> None:
+        self._driver.progress.expect(spent / max(self._planned_seconds, 1e-9))
+
+    def _why_few(self) -> str:
+        if self._compilations >= _MOST_COMPILATIONS:
+            return "the compiler compiles anew at each change"
+        return "its blocks were disturbed, by ends of epochs or long steps"
+
+    def _prime(self, planned: Planned) -> None:
+        """Run the first block of each side, which never counts."""
+        planned.switch.prime()
+        self._run(planned.steps)
+        self._turn(planned.switch, True)
+        planned.switch.begin_block()
+        self._run(planned.steps)
+        planned.switch.end_block()
+        self._turn(planned.switch, False)
+
+    def _make_group(self, planned: Planned) -> float | None:
+        """Return the log-ratio of times, with and without, of blocks A B B A."""
+        seconds = []
+        for on in (False, True, True, False):
+            if planned.switch.is_on != on:
+                self._turn(planned.switch, on)
+            block = self._time_block(planned)
+            if block is None:
+                return None
+            seconds.append(block)
+        first, one, other, last = seconds
+        return math.log((one + other) / (first + last))
+
+    def _time_block(self, planned: Planned) -> float | None:
+        """Return the seconds of a step in an undisturbed block, None where none came.
+
+        The time of rare long steps is left out on both sides.
+        """
+        for _ in range(1 + round(1 / _MOST_DISCARDED)):
+            planned.switch.begin_block()
+            before = self._count_ends(planned.steps)
+            compiled = _count_compilations()
+            seconds = self._run(planned.steps)
+            planned.switch.end_block()
+            if _count_compilations() != compiled:
+                self._compilations += 1
+                if self._compilations >= _MOST_COMPILATIONS:
+                    return None
+            elif seconds is not None and self._count_ends(planned.steps) == before:
+                return seconds
+        return None
+
+    def _count_ends(self, steps: int) -> int:
+        """Return how often epochs have ended; where blocks hold whole ones, 0."""
+        epoch = self._loaders.find_epoch()
+        holds_whole_epochs = epoch is not None and steps % epoch == 0
+        ends = 0 if holds_whole_epochs else self._loaders.ends
+        return ends + self._loaders.renewals
+
+    def _run(self, steps: int) -> float | None:
+        """Run so many steps; return the seconds of one, without rare long ones."""
+        work = self._watch.work
+        begun = len(work.steps)
+        block = self._driver.time(steps)
+        self._driver.progress.hear()
+        if block.ended:
+            raise RunEnded
+        own = [step.seconds for step in work.steps[begun:]]
+        long = [seconds for seconds in own if self._watch.is_long(seconds)]
+        if len(long) == len(own):
+            return None
+        rest = block.seconds - math.fsum(long)
+        return max(rest, 1e-9) / (len(own) - len(long))
+
+    def _turn(self, switch: Switch, on: bool, *, drops: bool = True) -> None:
+        """Turn a switch, and drop the steps that still feel the change."""
+        switch.turn(on)
+        self._watch.work.is_plain = False
+        if drops:
+            self._run(1 if is_quick() else switch.dropped)
+        self._watch.work.is_plain = not on
+
+
+def _count_compilations() -> int:
+    """Return how many graphs Dynamo has compiled in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"]) if utils else 0

@@ -1,0 +1,150 @@
+"""From what was measured to a verdict, or to "cannot tell" and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kit.diagnosis.causes import CAUSES
+from kit.diagnosis.profiling import Profile
+from kit.diagnosis.saving import Saving
+
+#: Below this, a cause is no verdict where useful work takes most of the step.
+_WORTH_A_REPAIR = 0.10
+#: Useful work takes most of a step from this fraction on.
+_MOST = 0.5
+#: Costs of training itself: they can be lowered, seldom removed.
+_NECESSARY = ("optimizer", "overhead")
+#: Another number of threads is the simplest of all repairs.
+_SIMPLEST = 0.6
+#: Two that are closer than this, one over the other, are about equal.
+_ABOUT_EQUAL = 0.8
+_WORK = {
+    "compute": "arithmetic",
+    "memory": "moving numbers through memory",
+    "other": "other operations, such as sorting",
+}
+
+
+class Verdict(NamedTuple):
+    """Which cause it is, None where none is sure, and why."""
+
+    cause: str | None
+    reason: str
+
+
+def decide(
+    savings: Mapping[str, Saving], tried: Mapping[str, Saving], profile: Profile
+) -> Verdict:
+    """Return which cause it is: the surest largest saving, or useful work.
+
+    A verdict needs a clear winner. What is not known may be all that the best one
+    leaves.
+    """
+    work = {kind: profile.mean(kind) for kind in _WORK}
+    useful = sum(work.values())
+    candidates = {**savings, **tried}
+    contenders = _list_contenders(candidates, work)
+    best = _choose(contenders, tried)
+    saves = contenders.get(best, 0.0)
+    if hidden := _find_hidden(candidates, saves, work):
+        return Verdict(None, hidden)
+    if best:
+        rivals = _list_rivals(best, contenders, candidates, work)
+        if rivals:
+            names = [_name(best), *map(_name, rivals)]
+            return Verdict(None, f"{' and '.join(names)} cost about the same")
+        return Verdict(best, "")
+    if useful >= _MOST:
+        return _name_work(work, profile)
+    small = [f"{_name(cause)} {each}" for cause, each in savings.items()]
+    told = "; ".join(small) or "nothing was suspected"
+    return Verdict("healthy", f"nothing to repair ({told})")
+
+
+def _list_contenders(
+    candidates: Mapping[str, Saving], work: Mapping[str, float]
+) -> dict[str, float]:
+    """Return what surely saves enough to be a verdict.
+
+    What training needs must cost about as much as the useful work, or more.
+    """
+    useful, most = sum(work.values()), max(work.values())
+    found = {}
+    for cause, each in candidates.items():
+        is_worth_it = each.value >= _WORTH_A_REPAIR or useful < _MOST
+        is_large = cause not in _NECESSARY or each.value > _ABOUT_EQUAL * most
+        if each.is_sure and is_worth_it and is_large:
+            found[cause] = each.value
+    return found
+
+
+def _choose(sure: Mapping[str, float], tried: Mapping[str, Saving]) -> str:
+    """Return the cause that saves most, a repair where it saves nearly as much."""
+    if not sure:
+        return ""
+    best = max(sure, key=lambda cause: sure[cause])
+    for repair in tried:
+        if sure.get(repair, 0.0) >= _SIMPLEST * sure[best]:
+            return repair
+    return best
+
+
+def _find_hidden(
+    candidates: Mapping[str, Saving], saves: float, work: Mapping[str, float]
+) -> str:
+    """Say what may save more than the best one, but is not sure; "" for nothing."""
+    useful = sum(work.values())
+    for cause, each in candidates.items():
+        if each.is_sure:
+            continue
+        if not each.is_known:
+            if 1 - saves > saves:
+                return f"what {_name(cause)} costs is not known: {each.reason}"
+            continue
+        rival = max(work.values()) if cause in _NECESSARY else 0.0
+        bar = max(_WORTH_A_REPAIR, useful if useful >= _MOST else rival)
+        may_matter = each.high > bar or each.value > max(rival, _WORTH_A_REPAIR)
+        if may_matter and each.value > saves:
+            return (
+                f"leaving out {_name(cause)} may save {each}; more seconds would make "
+                "that interval narrower"
+            )
+    return ""
+
+
+def _list_rivals(
+    best: str,
+    contenders: Mapping[str, float],
+    candidates: Mapping[str, Saving],
+    work: Mapping[str, float],
+) -> list[str]:
+    """Return what costs about as much as the best cause; a repair has no rivals."""
+    if best == "threads":
+        return []
+    rivals = []
+    for cause, value in contenders.items():
+        one, other = candidates[best], candidates[cause]
+        are_apart = one.measured and other.measured and one.low > other.high
+        is_close = value > _ABOUT_EQUAL * contenders[best]
+        if cause not in (best, "threads") and is_close and not are_apart:
+            rivals.append(cause)
+    if best in _NECESSARY:
+        least = _ABOUT_EQUAL * contenders[best]
+        rivals += [kind for kind, share in work.items() if share > least]
+    return rivals
+
+
+def _name(cause: str) -> str:
+    return _WORK[cause] if cause in _WORK else CAUSES[cause].removed
+
+
+def _name_work(work: Mapping[str, float], profile: Profile) -> Verdict:
+    """Return which useful work takes most of the step."""
+    most = max(work, key=lambda kind: work[kind])
+    reason = f"{work[most]:.0%} of the step is {_WORK[most]}"
+    if profile.slowest:
+        reason += f"; the slowest operation is {profile.slowest}"
+    if most == "other":
+        return Verdict("healthy", reason)
+    return Verdict(most, reason)
