@@ -570,8 +570,11 @@ def test_the_reader_finds_everything_as_it_was_however_it_ends(where, error):
 
     before = look()
     with untouched():
-        if error is ZeroDivisionError:
-            words = "train()", where[:4], "ZeroDivisionError", "out of chalk"
+        if error is ZeroDivisionError and late:  # the kit may be the reason
+            said = repr(kit.diagnose(train))
+            assert "could not go on while something was left out: out of chalk" in said
+        elif error is ZeroDivisionError:
+            words = "train()", where, "ZeroDivisionError", "out of chalk"
             refused(lambda: kit.diagnose(train), *words)
         elif error:
             with pytest.raises(error) as caught:
@@ -612,7 +615,7 @@ def test_batches_in_memory_leave_no_worker_behind_and_the_loader_as_it_was():
 #: A fake clock's seconds for a step, and a planted cost: without it, 20 × as fast.
 STEP_SECONDS, COST_SECONDS = 0.002, 0.038
 BOLD, ONES, SUMS = "<b>bold</b>", torch.ones(1_000_000), torch.ones(1_000_000)
-MATRIX, MIXED = torch.ones(256, 256), torch.rand(20_000)
+MATRIX, MIXED = torch.ones(256, 256), torch.rand(5_000)
 
 
 @contextlib.contextmanager
@@ -766,11 +769,14 @@ JUDGED = [
     ),
     ({}, {"input": WIDE, "python": at_most(0.5)}, "python"),
     ({}, {"input": Saving(0.66, -0.2, 0.9), "python": at_most(0.5)}, None),
-    ({}, {"input": SURE, "python": at_most(0.45)}, None),
+    ({}, {"input": SURE, "python": at_most(0.55)}, "input"),  # it was measured
+    ({}, {"input": SURE, "python": at_most(0.7)}, "python"),
+    ({}, {"overhead": at_most(0.5), "python": at_most(0.45)}, None),
     ({}, {"input": SURE, "optimizer": Saving(0.42, 0.4, 0.44)}, "input"),
     ({}, {"input": SURE, "optimizer": Saving(0.47, 0.45, 0.49)}, None),
     ({"compute": 0.35}, {"overhead": at_most(0.34)}, None),
     ({"compute": 0.2}, {"overhead": at_most(0.34)}, "overhead"),
+    ({"compute": 0.45}, {"python": at_most(0.11)}, "healthy"),
     # Useful work is good news, unless much can be saved beside it.
     ({"compute": 0.8}, {}, "compute"),
     ({"other": 0.8}, {}, "healthy"),
@@ -875,7 +881,7 @@ def test_rare_long_steps_are_told_with_their_lines(monkeypatch):
     found = kit.diagnose(train, seconds=10.0)
     assert found.long_steps.steps / found.long_steps.count > 20
     assert 0.3 < found.long_steps.share < 0.9
-    assert "time.sleep(0.3)" in repr(found)
+    assert "time.sleep(0.3)" in str(found.long_steps)
 
 
 def test_steps_that_grow_are_told_first():

@@ -147,8 +147,9 @@ def _observe(
         ):
             try:
                 _look(driver, watch, switches, findings, seconds)
-            except RunEnded:
-                findings.remarks.append(_tell_end(variant, len(work.steps), findings))
+            except RunEnded as end:
+                said = _tell_end(variant, len(work.steps), findings, str(end))
+                findings.remarks.append(said)
     except KeyboardInterrupt as error:
         if findings.profile is None:
             raise
@@ -170,7 +171,7 @@ def _observe(
     return diagnosis
 
 
-def _tell_end(variant: Variant, steps: int, findings: _Findings) -> str:
+def _tell_end(variant: Variant, steps: int, findings: _Findings, error: str) -> str:
     """Say that a run has ended; raises ExperimentError where nothing is known."""
     if findings.profile is None:
         is_script = variant.experiment.is_script
@@ -184,6 +185,8 @@ def _tell_end(variant: Variant, steps: int, findings: _Findings) -> str:
             f"{ended}, too few to see where its time goes.\n"
             f"Let it train for longer, {longer}."
         )
+    if error:
+        return f"It could not go on while something was left out: {error}"
     return f"It ended after {steps} steps, before all was measured."
 
 
@@ -196,7 +199,6 @@ def _look(
 ) -> None:
     """Warm up, profile, and make the trials."""
     progress, work = driver.progress, watch.work
-    progress.begin(0, 1, seconds + 10.0)
     driver.open()
     driver.warm_up(longest_warm_up(seconds / 4))
     progress.doing = "profiling"
@@ -213,18 +215,25 @@ def _look(
     )
     # What is not made before the run ends, or is interrupted, was not measured.
     findings.left = {each.name: each.seconds for each in planned.trials} | planned.left
-    trials = Trials(driver, watch, switches.input.loaders, planned)
+    least = min(_PLAIN_SECONDS, seconds / 4)
+    # About half of the time that trials take, nothing is changed.
+    after = max(0.0, least - watch.plain_seconds - planned.seconds / 2)
+    loaders = switches.input.loaders
+    trials = Trials(driver, watch, loaders, planned.seconds + after)
     for each in planned.trials:
-        progress.doing = f"trying it without {CAUSES[each.name].removed}"
+        is_repair = each.name in repairs
+        what = "another number of threads" if is_repair else CAUSES[each.name].removed
+        progress.doing = f"trying {'' if is_repair else 'it without '}{what}"
         made = findings.tried if each.name in repairs else findings.savings
         made[each.name] = trials.make(each)
         del findings.left[each.name]
         if progress.stopping:  # half a diagnosis is none
             raise Stopped
     progress.doing = "looking for rare long steps"
-    least = min(_PLAIN_SECONDS, seconds / 4)
     while not is_quick() and watch.plain_seconds < least:
         driver.time_at_least(1, min(_BETWEEN_LOOKS, least))
+        left = (least - watch.plain_seconds) / max(planned.seconds + after, 1e-9)
+        progress.expect(1 - left)
 
 
 def find_suspects(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, Any]:

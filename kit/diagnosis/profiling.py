@@ -33,8 +33,11 @@ from kit.progress import Progress
 from kit.records import Block
 
 #: Seconds of plain steps before and after, and of recorded ones; most steps and events.
-_PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.2, 1.0
+_PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.4, 1.0
 _LEAST_STEPS, _MOST_STEPS, _MOST_EVENTS = 5, 60, 150_000
+#: Looks at the reader's lines need more steps than the profile does, where those are
+#: short.
+_MOST_LOOKED_AT = 200
 #: Of steps that are longer, single ones are recorded.
 LONG_STEP_SECONDS = 0.5
 #: A pause between operations that is so many operations long is the reader's own code.
@@ -178,7 +181,7 @@ def record(driver: Driver, steps: int | None = None) -> list[Profile]:
     else:
         # The sampler is a thread, which makes pauses: it looks at steps of its own.
         with entering(tracing.sampling, list) as samples, recording() as looks:
-            _run(driver, _count_steps(driver, _LOOK_SECONDS) + 1)
+            _run(driver, _count_steps(driver, _LOOK_SECONDS, _MOST_LOOKED_AT) + 1)
         room = _MOST_EVENTS * (len(looks[0].marks) - 1) // max(1, len(looks[0].main))
         steps = min(steps or _count_steps(driver, _RECORDED_SECONDS), max(1, room))
         with recording() as traces:
@@ -206,11 +209,11 @@ def _run(driver: Driver, steps: int) -> Block:
     return driver.time_block()
 
 
-def _count_steps(driver: Driver, seconds: float) -> int:
+def _count_steps(driver: Driver, seconds: float, most: int = _MOST_STEPS) -> int:
     per_step = max(driver.variant.step_seconds, 1e-6)
     if is_quick() or per_step > LONG_STEP_SECONDS:
         return 1
-    return min(_MOST_STEPS, max(_LEAST_STEPS, math.ceil(seconds / per_step)))
+    return min(most, max(_LEAST_STEPS, math.ceil(seconds / per_step)))
 
 
 # What the main thread does when

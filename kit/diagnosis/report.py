@@ -26,6 +26,21 @@ if TYPE_CHECKING:
 _PHASES = {"transfer": "copies"}
 #: Savings below this are not shown.
 _LEAST_SHOWN = 0.01
+#: Rare long steps come first where they take this share of the time.
+_MATTERS = 0.2
+#: Advice for a loop that has workers already.
+_WORKERS = (
+    "Worker processes load the data, and take cores from the training: do less per "
+    "sample, such as decoding and resizing them once."
+)
+#: Advice where a framework's code takes the time, not the reader's.
+_FRAMEWORK = "the framework's own code beside the training"
+_SWITCH_OFF = (
+    "The framework's own code takes the time: switch off what you do not need, such as "
+    "its progress bar, logging and checkpoints, or let it do that less often."
+)
+_LESS_OFTEN = "Trainer(..., enable_progress_bar=False)  # as Lightning calls it"
+_ONCE = "samples = [dataset[i] for i in range(len(dataset))]  # once, if memory allows"
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +78,22 @@ class Diagnosis:
             cores = self.profile.cores
             number = cores if self.profile.threads != cores else 1
             return dataclasses.replace(cause, code=f"torch.set_num_threads({number})")
+        if self.verdict == "python" and self._is_framework:
+            changed = {"sentence": _SWITCH_OFF, "code": _LESS_OFTEN}
+            return dataclasses.replace(cause, removed=_FRAMEWORK, **changed)
+        if self.verdict == "input" and self.profile.children:
+            return dataclasses.replace(cause, sentence=_WORKERS, code=_ONCE)
         return cause
+
+    @property
+    def _is_framework(self) -> bool:
+        """Whether the code beside the training is a framework's, not the reader's."""
+        return bool(self.profile.inner.get("python"))
+
+    def _name(self, cause: str) -> str:
+        """Return what leaving a cause out would leave out, in words."""
+        is_framework = cause == "python" and self._is_framework
+        return _FRAMEWORK if is_framework else CAUSES[cause].removed
 
     @property
     def call(self) -> str:
@@ -71,7 +101,15 @@ class Diagnosis:
         return describe(self.experiment.name, self.knobs)
 
     def sentence(self) -> str:
-        """Return the finding in one sentence."""
+        """Return the finding in a sentence, or two where rare long steps matter."""
+        finding = self._find_ordinary()
+        if self.long_steps is None or self.long_steps.share < _MATTERS:
+            return finding
+        first = f"{self.long_steps.share:.0%} of the time lies in rare long steps"
+        return f"{first}. Of the others: {finding[0].lower()}{finding[1:]}"
+
+    def _find_ordinary(self) -> str:
+        """Return what was found of ordinary steps."""
         saving = self.savings.get(self.verdict or "")
         if self.verdict is None:
             return f"Cannot tell what takes the time: {self.reason}."
@@ -80,7 +118,7 @@ class Diagnosis:
             return f"With {what}, a step takes {self.tried['threads']} less time."
         if saving is None:
             return f"{self.verdict.capitalize()}: {self.reason}."
-        removed = CAUSES[self.verdict].removed
+        removed = self._name(self.verdict)
         how = "takes" if saving.measured else "would take"
         return f"Without {removed}, a step {how} {saving} less time."
 
@@ -123,7 +161,7 @@ class Diagnosis:
 
     def _list_shown(self) -> list[tuple[str, Saving]]:
         """Return names of causes and repairs with what they save, the most first."""
-        named = [(CAUSES[cause].removed, each) for cause, each in self.savings.items()]
+        named = [(self._name(cause), each) for cause, each in self.savings.items()]
         shown = [pair for pair in named if pair[1].value >= _LEAST_SHOWN]
         shown.sort(key=lambda pair: -pair[1].value)
         tried = [(f"tried: {self._name_repair(r)}", s) for r, s in self.tried.items()]
@@ -157,7 +195,7 @@ class Diagnosis:
         return told
 
     def _list_unknown(self) -> list[tuple[str, Saving]]:
-        named = [(CAUSES[cause].removed, each) for cause, each in self.savings.items()]
+        named = [(self._name(cause), each) for cause, each in self.savings.items()]
         named += [
             (f"what {self._name_repair(r)} saves", s) for r, s in self.tried.items()
         ]

@@ -6,14 +6,14 @@ import contextlib
 import statistics
 import sys
 import threading
+from collections import Counter
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from kit import clock
-from kit.diagnosis.profiling import write_most
-from kit.diagnosis.tracing import look_at
+from kit.diagnosis.tracing import list_lines
 from kit.diagnosis.wrapping import StepTime, Work
 
 #: A step is long where it takes so many times the median, and so many seconds …
@@ -23,6 +23,8 @@ _MOST_LONG = 0.05
 #: Rare long steps are told where they take this share of the time.
 _WORTH_TELLING = 0.05
 _SECONDS_BETWEEN_LOOKS = 0.02
+#: Lines are told that so many of the looks into long steps have seen.
+_SHARES = 0.8, 0.5
 #: Steps grow where the last third of them takes so many times as long as the first, and
 #: the middle lies between them.
 _GROWS = 1.3
@@ -43,7 +45,7 @@ class LongSteps:
 
     def __str__(self) -> str:
         every = round(self.steps / self.count)
-        lines = f": {'; '.join(self.lines)}" if self.lines else ""
+        lines = f", at {'; '.join(self.lines)}" if self.lines else ""
         return (
             f"1 step in {every} takes about {self.seconds:.3g} s; {self.share:.0%} of "
             f"the time lies in such rare long steps{lines}."
@@ -60,7 +62,7 @@ class StepWatch:
         self.work = work
         self._thread = threading.get_ident()
         self._over = threading.Event()
-        self._lines: list[str] = []
+        self._lines: list[list[str]] = []
         self._memory: list[tuple[int, int]] = []
 
     @contextlib.contextmanager
@@ -81,10 +83,9 @@ class StepWatch:
                 continue
             if not self.is_long(clock.CLOCK.wall() - begun):
                 continue
-            sample = look_at(sys._current_frames().get(self._thread))
-            if sample is not None:
-                is_framework = sample.inner != sample.line
-                self._lines.append(sample.inner if is_framework else sample.line)
+            frame = sys._current_frames().get(self._thread)
+            if frame is not None:
+                self._lines.append(list_lines(frame))
 
     def is_long(self, seconds: float) -> bool:
         """Return whether a step of so many seconds is a long one."""
@@ -113,7 +114,7 @@ class StepWatch:
         share = sum(long) / sum(plain)
         if share < _WORTH_TELLING:
             return None
-        lines = write_most(self._lines)
+        lines = find_common_lines(self._lines)
         return LongSteps(len(long), len(plain), sum(long) / len(long), share, lines)
 
     def find_growth(self) -> str:
@@ -136,6 +137,22 @@ class StepWatch:
         )
 
 
+def find_common_lines(stacks: Sequence[Sequence[str]]) -> list[str]:
+    """Return the innermost line of nearly all stacks, and that of half of them.
+
+    >>> find_common_lines([["main", "evaluate", "a"], ["main", "evaluate", "b"]])
+    ['evaluate']
+    """
+    found = []
+    counts = Counter(line for stack in stacks for line in {*stack})
+    depths = {line: depth for stack in stacks for depth, line in enumerate(stack)}
+    for share in _SHARES:
+        common = [line for line, n in counts.items() if n > share * len(stacks)]
+        if common:
+            found.append(max(common, key=lambda line: depths[line]))
+    return list(dict.fromkeys(found))
+
+
 def find_growing_steps(steps: Sequence[StepTime]) -> str:
     """Say that each step takes longer than the last, "" where it does not."""
     plain = [step.seconds for step in steps if step.is_plain]
@@ -148,7 +165,7 @@ def find_growing_steps(steps: Sequence[StepTime]) -> str:
         return ""
     return (
         f"Steps take longer and longer: {last / first:.1f} × as long in the end as at "
-        "the beginning. Something grows with each step, such as a history that is kept "
-        "or a graph that is never let go. Repair that first: it makes every trial "
-        "unfair."
+        "the beginning. Something grows, such as a history that is kept, a graph that "
+        "is never let go, or the length of episodes. Look at that first: it makes "
+        "every trial unfair."
     )

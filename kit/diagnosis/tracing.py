@@ -30,6 +30,8 @@ _SECONDS_BETWEEN_LOOKS = 0.002
 #: What the sampler notes where a thread waits for another one, or for a queue.
 WAITING, WAITING_FOR_QUEUE = "", "queue"
 _QUEUES = {queue.__file__, connection.__file__, queues.__file__}
+#: Where packages are installed.
+_PACKAGES = {"site-packages", "dist-packages"}
 #: Packages whose lines say nothing about a framework.
 _FOUNDATIONS = {"torch", "numpy", "torchvision", "PIL", "greenlet", "kit"}
 _ONE_ONLY = """a profiler is already at work, and PyTorch has one only.
@@ -193,21 +195,32 @@ def look_at(frame: FrameType | None) -> Sample | None:
     return Sample(when, line, inner or line)
 
 
+def list_lines(frame: FrameType | None) -> list[str]:
+    """Return the reader's and frameworks' lines of a stack, the outermost first."""
+    lines = []
+    while frame:
+        name = frame.f_code.co_filename
+        is_own = not _is_library(name) and not name.startswith(_KIT)
+        if is_own or _is_framework(name):
+            lines.append(write_line(name, frame.f_lineno))
+        frame = frame.f_back
+    return lines[::-1]
+
+
 @functools.cache
 def _is_library(filename: str) -> bool:
-    libraries = [sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")]
-    is_cell = filename.startswith("<ipython-input")
-    return filename.startswith(("<", *libraries)) and not is_cell
+    if filename.startswith("<ipython-input"):
+        return False
+    is_package = not _PACKAGES.isdisjoint(Path(filename).parts)
+    return is_package or filename.startswith(("<", sysconfig.get_path("stdlib")))
 
 
 @functools.cache
 def _is_framework(filename: str) -> bool:
     """Return whether a library's file is neither PyTorch's nor of Python itself."""
     folders = Path(filename).parts
-    if "site-packages" not in folders:
-        return False
-    package = folders[folders.index("site-packages") + 1]
-    return package not in _FOUNDATIONS
+    places = [n for n, folder in enumerate(folders[:-1]) if folder in _PACKAGES]
+    return bool(places) and folders[places[-1] + 1] not in _FOUNDATIONS
 
 
 def write_line(filename: str, number: int) -> str:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kit import clock
 from kit.diagnosis import saving
 from kit.diagnosis.batches import Loaders
 from kit.diagnosis.saving import Saving
@@ -15,7 +16,6 @@ from kit.diagnosis.switches import Switch
 from kit.errors import ExperimentError
 from kit.measuring.run import Driver
 from kit.mode import is_quick
-from kit.progress import Stopped
 
 #: A block lasts at least so long; six groups are planned, fewer than four say little.
 _BLOCK_SECONDS = 0.15
@@ -24,12 +24,14 @@ _BLOCKS = 4
 #: Where an epoch has fewer steps, a block is a whole number of epochs; also where more
 #: than this share of blocks would be discarded.
 _SHORT_EPOCH, _MOST_DISCARDED = 10, 0.5
+#: A trial may take so many times as long as planned.
+_MOST_OVER = 1.5
 #: After so many recompilations, a switch is given up.
 _MOST_COMPILATIONS = 4
 
 
 class RunEnded(Exception):
-    """Raised where the one run of a diagnosis has ended."""
+    """Raised where the one run of a diagnosis has ended; says by which error."""
 
 
 class OneStart(Driver):
@@ -106,62 +108,68 @@ class Trials:
     """Alternates blocks of a run with a switch off and on, one switch after another."""
 
     def __init__(
-        self, driver: Driver, watch: StepWatch, loaders: Loaders, plan: Plan
+        self, driver: Driver, watch: StepWatch, loaders: Loaders, seconds: float
     ) -> None:
         self._driver = driver
         self._watch = watch
         self._loaders = loaders
-        self._planned_seconds = plan.seconds
+        #: How long all of them take, and what follows them.
+        self._seconds = seconds
         self._spent = 0.0
         self._compilations = 0
-        driver.progress.begin(0, 1, plan.seconds)
+        driver.progress.begin(0, 1, seconds)
 
     def make(self, planned: Planned) -> Saving:
         """Make the groups of one trial; return what was saved.
 
         What fails costs this trial only: the saving is not known, and says why. Raises
-        RunEnded where the run has ended, with all that was measured in `values`.
+        RunEnded where the run has ended, or could not go on while something was left
+        out.
         """
         switch = planned.switch
-        if why := switch.obstacle:
-            return saving.unknown(f"it cannot be left out: {why}")
         values: list[float] = []
         self._compilations = 0
         try:
-            self._prime(planned)
-            if why := switch.obstacle:
+            why = switch.obstacle or self._prime(planned) or switch.obstacle
+            if why:
                 return saving.unknown(f"it cannot be left out: {why}")
-            for group in range(planned.groups):
-                value = self._make_group(planned)
-                if value is None:
-                    break
-                values.append(value)
-                done = planned.seconds * (group + 1) / planned.groups
-                self._tell(self._spent + done)
-                self._watch.note_memory()
+            why = self._make_groups(planned, values)
         except RunEnded:
             if len(values) < _LEAST_GROUPS:
                 raise
-        except (ExperimentError, Stopped):
-            raise
+        except ExperimentError as error:
+            if not switch.is_on:  # the reader's own
+                raise
+            raise RunEnded(str(error.__cause__ or error)) from None
         finally:
             if switch.is_on:
                 self._turn(switch, False, drops=False)
             self._spent += planned.seconds
-        least = 2 if is_quick() else _LEAST_GROUPS - 1
-        if len(values) < least:
-            return saving.unknown(self._why_few())
+        if len(values) < (2 if is_quick() else _LEAST_GROUPS - 1):
+            return saving.unknown(why)
         return saving.from_groups(values)
 
+    def _make_groups(self, planned: Planned, values: list[float]) -> str:
+        """Add the log-ratio of each group; say why there are no more than there are."""
+        begun = clock.CLOCK.wall()
+        for group in range(planned.groups):
+            value = self._make_group(planned)
+            if value is None and self._compilations >= _MOST_COMPILATIONS:
+                return "the compiler compiles anew at each change"
+            if value is None:
+                return "its blocks were disturbed, by ends of epochs or long steps"
+            values.append(value)
+            self._tell(self._spent + planned.seconds * (group + 1) / planned.groups)
+            self._watch.note_memory()
+            spent = clock.CLOCK.wall() - begun
+            if spent > _MOST_OVER * planned.seconds and not is_quick():
+                return "its steps took longer than those that were profiled"
+        return ""
+
     def _tell(self, spent: float) -> None:
-        self._driver.progress.expect(spent / max(self._planned_seconds, 1e-9))
+        self._driver.progress.expect(spent / max(self._seconds, 1e-9))
 
-    def _why_few(self) -> str:
-        if self._compilations >= _MOST_COMPILATIONS:
-            return "the compiler compiles anew at each change"
-        return "its blocks were disturbed, by ends of epochs or long steps"
-
-    def _prime(self, planned: Planned) -> None:
+    def _prime(self, planned: Planned) -> str:
         """Run the first block of each side, which never counts."""
         planned.switch.prime()
         self._run(planned.steps)
@@ -170,6 +178,7 @@ class Trials:
         self._run(planned.steps)
         planned.switch.end_block()
         self._turn(planned.switch, False)
+        return ""
 
     def _make_group(self, planned: Planned) -> float | None:
         """Return the log-ratio of times, with and without, of blocks A B B A."""

@@ -13,6 +13,8 @@ from kit.diagnosis.saving import Saving
 _WORTH_A_REPAIR = 0.10
 #: Useful work takes most of a step from this fraction on.
 _MOST = 0.5
+#: What is the most that can be saved must be larger, where work takes more than it.
+_WORTH_AN_ESTIMATE = 0.20
 #: Costs of training itself: they can be lowered, seldom removed.
 _NECESSARY = ("optimizer", "overhead")
 #: Another number of threads is the simplest of all repairs.
@@ -45,7 +47,7 @@ def decide(
     useful = sum(work.values())
     candidates = {**savings, **tried}
     contenders = _list_contenders(candidates, work)
-    best = _choose(contenders, tried)
+    best = _choose(contenders, candidates, tried)
     saves = contenders.get(best, 0.0)
     if hidden := _find_hidden(candidates, saves, work):
         return Verdict(None, hidden)
@@ -72,20 +74,35 @@ def _list_contenders(
     useful, most = sum(work.values()), max(work.values())
     found = {}
     for cause, each in candidates.items():
-        is_worth_it = each.value >= _WORTH_A_REPAIR or useful < _MOST
+        if each.measured:
+            is_worth_it = each.value >= _WORTH_A_REPAIR or useful < _MOST
+        else:
+            is_worth_it = each.value >= _WORTH_AN_ESTIMATE or each.value > most
         is_large = cause not in _NECESSARY or each.value > _ABOUT_EQUAL * most
         if each.is_sure and is_worth_it and is_large:
             found[cause] = each.value
     return found
 
 
-def _choose(sure: Mapping[str, float], tried: Mapping[str, Saving]) -> str:
-    """Return the cause that saves most, a repair where it saves nearly as much."""
-    if not sure:
+def _choose(
+    contenders: Mapping[str, float],
+    candidates: Mapping[str, Saving],
+    tried: Mapping[str, Saving],
+) -> str:
+    """Return the cause that saves most, a repair where it saves nearly as much.
+
+    What was measured goes before what may be saved at most, where they are about equal.
+    """
+    if not contenders:
         return ""
-    best = max(sure, key=lambda cause: sure[cause])
+
+    def weigh(cause: str) -> float:
+        trust = 1.0 if candidates[cause].measured else _ABOUT_EQUAL
+        return trust * contenders[cause]
+
+    best = max(contenders, key=weigh)
     for repair in tried:
-        if sure.get(repair, 0.0) >= _SIMPLEST * sure[best]:
+        if contenders.get(repair, 0.0) >= _SIMPLEST * contenders[best]:
             return repair
     return best
 
@@ -125,9 +142,10 @@ def _list_rivals(
     rivals = []
     for cause, value in contenders.items():
         one, other = candidates[best], candidates[cause]
-        are_apart = one.measured and other.measured and one.low > other.high
-        is_close = value > _ABOUT_EQUAL * contenders[best]
-        if cause not in (best, "threads") and is_close and not are_apart:
+        if cause in (best, "threads") or one.measured != other.measured:
+            continue
+        is_apart = one.measured and one.low > other.high
+        if value > _ABOUT_EQUAL * contenders[best] and not is_apart:
             rivals.append(cause)
     if best in _NECESSARY:
         least = _ABOUT_EQUAL * contenders[best]

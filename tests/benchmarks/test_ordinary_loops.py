@@ -47,7 +47,7 @@ def read_nothing(loop):
         found = []
         for _ in range(TRIALS):
             planned = plan({"input": nothing}, step_seconds, 99.0, loaders.loaders)
-            trials = Trials(driver, watch, loaders.loaders, planned)
+            trials = Trials(driver, watch, loaders.loaders, planned.seconds)
             found.append(trials.make(planned.trials[0]).value)
     return found
 
