@@ -492,6 +492,62 @@ def test_batches_with_a_graph_of_their_own_are_not_given_twice():
         assert "graph" in run.switch.obstacle
 
 
+def test_a_loader_that_was_drained_has_its_whole_epoch():
+    """Many workers have more ready after a rest than can be dropped in steps."""
+    lengths = []
+
+    def experiment():
+        while True:
+            lengths.append(0)
+            for _ in DataLoader(Counted(30), 3):
+                lengths[-1] += 1
+                yield 1
+
+    with Switched(experiment, "input") as run:
+        for record in run.switch.loaders.records.values():
+            record.prefetched = 20
+        run.run(4)
+        run.turn(True)
+        run.run(2)
+        run.turn(False)
+        run.run(25)
+    assert {*lengths[:-1]} == {10}
+
+
+def test_kept_batches_take_little_memory(monkeypatch):
+    monkeypatch.setattr("kit.diagnosis.batches._MOST_MEMORY", 0.0)
+
+    def experiment():
+        while True:
+            for _ in DataLoader(Counted(30), 3):
+                yield 1
+
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        (record,) = run.switch.loaders.records.values()
+        assert len(record.kept) == 1, "one is enough to leave loading out"
+
+
+def test_a_switch_that_compiles_anew_each_time_is_given_up(monkeypatch):
+    monkeypatch.delenv("KIT_QUICK")
+    compiled = itertools.count()
+    monkeypatch.setattr(
+        "kit.diagnosis.trials._count_compilations", lambda: next(compiled)
+    )
+    found = kit.diagnose(loads, seconds=8.0)
+    assert not found.savings["input"].measured
+    assert "compiles anew" in repr(found)
+
+
+def loads():
+    """Load for as long as it trains."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    while True:
+        for _ in DataLoader(Counted(10**6, act=lambda: time.sleep(0.005))):
+            optimizer.step()
+            yield 1
+
+
 def test_an_update_with_a_closure_is_never_left_out():
     weight = nn.Parameter(torch.ones(1))
 
@@ -780,6 +836,8 @@ JUDGED = [
     # Useful work is good news, unless much can be saved beside it.
     ({"compute": 0.8}, {}, "compute"),
     ({"other": 0.8}, {}, "healthy"),
+    ({"compute": 0.3, "memory": 0.28}, {}, "healthy"),  # neither is most of it
+    ({"compute": 0.3, "memory": 0.22}, {}, "compute"),
     ({"compute": 0.8}, {"optimizer": Saving(0.16, -0.1, 0.37)}, "compute"),
     ({"compute": 0.3}, {"optimizer": SMALL}, None),  # 44 % > 30 %
     ({"compute": 0.55}, {"optimizer": Saving(0.33, 0.3, 0.35)}, "compute"),
@@ -953,6 +1011,21 @@ def test_a_repair_is_held_against_what_was_predicted():
     refused(lambda: found.verify(3), "verify()")
 
 
+def test_a_repair_that_takes_any_knob_gets_those_of_the_diagnosed_one():
+    seen = []
+
+    def train(*, n=1):
+        while True:
+            yield 1
+
+    def repaired(**knobs):
+        seen.append(knobs)
+        return train(**knobs)
+
+    kit.diagnose(train, n=5).verify(repaired)
+    assert {"n": 5} in seen and {} not in seen
+
+
 def profiles_itself():
     with torch.profiler.profile():
         yield from itertools.repeat(1)
@@ -981,6 +1054,19 @@ def test_what_cannot_be_asked_for_is_refused_by_name(call):
 def test_what_cannot_be_profiled_is_refused_and_leaves_nothing(experiment):
     with untouched():
         refused(lambda: kit.diagnose(experiment), "diagnose()", "profiler")
+
+
+def stops_at_once():
+    yield 1
+    yield 1
+
+
+def test_a_loop_that_is_too_short_is_told_what_helps():
+    for call in (kit.diagnose, kit.timeline):
+        with pytest.raises(kit.ExperimentError) as caught:
+            call(stops_at_once)
+        assert "while True" in str(caught.value)
+        assert "seconds=None" not in str(caught.value)
 
 
 def test_a_timeline_says_who_was_busy_when_and_perfetto_reads_it(tmp_path):

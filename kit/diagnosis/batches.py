@@ -40,6 +40,8 @@ class Record:
     given: int = 0
     ends: list[int] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
+    #: How many may be kept.
+    most: int = 1
     #: As they were before the loop could change them in place.
     pristine: list[Any] = field(default_factory=list)
     replayed: int = 0
@@ -69,12 +71,18 @@ class Loaders:
         self._foreign = weakref.WeakKeyDictionary[Any, _Batches]()
         self._place = _Place()
         self._bytes_left = 0
+        self._label: Any = None
+        #: Iterators of this class label themselves.
+        self._labelled: Any = None
 
     @contextlib.contextmanager
     def install(self, work: Work) -> Generator[None, None, None]:
         """Hand out iterators of the kit's, for loaders of any class."""
+        from torch.autograd.profiler import record_function
         from torch.utils.data import DataLoader, dataloader
 
+        self._label = record_function
+        self._labelled = dataloader._BaseDataLoaderIter
         with contextlib.ExitStack() as stack:
             covered = set()
 
@@ -94,9 +102,8 @@ class Loaders:
 
             for kind in (DataLoader, *_list_subclasses(DataLoader)):
                 cover(kind)
-            iterator = dataloader._BaseDataLoaderIter
             entries = [(DataLoader, "__init__", cover_new)]
-            entries.append((iterator, "__next__", self._give_foreign))
+            entries.append((self._labelled, "__next__", self._give_foreign))
             stack.enter_context(wrapped(work, *entries))
             yield
 
@@ -175,8 +182,10 @@ class Loaders:
             batches.renew()
             self.renewals += 1
             batch = batches.read()
-        if self.keeps:
-            self._keep(record, batch)
+        if self.copies_first:
+            self._keep_first(record, batch)
+        elif self.keeps and len(record.kept) < record.most:
+            record.kept.append(batch)  # within the time of a block: no more is done
         return batch
 
     def _note_end(self, record: Record) -> None:
@@ -195,7 +204,7 @@ class Loaders:
         for record in self.records.values():
             record.kept = []
             if copies_first:
-                record.pristine = []
+                record.pristine, record.most = [], 1
 
     def end_keeping(self) -> None:
         """Keep no more of them; find whether the loop has changed those."""
@@ -211,29 +220,25 @@ class Loaders:
             for record in self.records.values():
                 record.pristine = []
 
-    def _keep(self, record: Record, batch: Any) -> None:
-        size = sum(tensor.nbytes for tensor in _list_tensors(batch))
-        size *= 2 if self.copies_first else 1
-        if any(tensor.grad_fn is not None for tensor in _list_tensors(batch)):
+    def _keep_first(self, record: Record, batch: Any) -> None:
+        """Keep a batch and a copy of it, while there is memory for them."""
+        tensors = _list_tensors(batch)
+        if any(tensor.grad_fn is not None for tensor in tensors):
             record.obstacle = "its batches belong to a graph of their own"
+        size = 2 * sum(tensor.nbytes for tensor in tensors)
         if record.obstacle or (self._bytes_left < size and record.kept):
             return
         self._bytes_left -= size
         record.kept.append(batch)
-        if self.copies_first:
-            record.pristine.append(_copy(batch))
+        record.pristine.append(_copy(batch))
+        record.most = len(record.kept)
 
-    def prepare(self, batches_per_record: Callable[[Record], int]) -> None:
-        """Copy what a block will be given, where the loop changes batches in place."""
+    def prepare(self) -> None:
+        """Prepare what a block will be given: copies, where the loop changes them."""
         for record in self.records.values():
             record.replayed = 0
-            if self.are_changed and record.pristine:
-                count = min(batches_per_record(record), 2 * len(record.pristine))
-                chosen = [
-                    record.pristine[number % len(record.pristine)]
-                    for number in range(max(1, count))
-                ]
-                record.kept = [_copy(batch) for batch in chosen]
+            if self.are_changed:
+                record.kept = [_copy(batch) for batch in record.pristine]
 
     def _replay(self, record: Record) -> Any:
         number = record.replayed
@@ -283,6 +288,12 @@ class Loaders:
     def note_open(self, batches: _Batches) -> None:
         """Note an iterator that the loop has."""
         self._open.add(batches)
+
+    def label(self, real: Iterator[Any]) -> contextlib.AbstractContextManager[Any]:
+        """Return what labels the reading of a batch in a trace."""
+        if isinstance(real, self._labelled):  # which does so itself
+            return contextlib.nullcontext()
+        return self._label(LOADER)  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def inside(self) -> Generator[None, None, None]:
@@ -334,15 +345,9 @@ class _Batches:
 
     def read(self) -> Any:
         """Read a real batch."""
-        from torch.autograd.profiler import record_function
-        from torch.utils.data import dataloader
-
         real = self._find_real()
-        with self._loaders.inside():
-            if isinstance(real, dataloader._BaseDataLoaderIter):
-                return next(real)  # which labels itself
-            with record_function(LOADER):
-                return next(real)
+        with self._loaders.inside(), self._loaders.label(real):
+            return next(real)
 
     def renew(self) -> None:
         """Begin to read anew."""

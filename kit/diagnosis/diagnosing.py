@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kit import clock, system
 from kit.diagnosis import saving
 from kit.diagnosis.causes import CAUSES
+from kit.diagnosis.once import OnceVariant, RunEnded, refuse_short_run
 from kit.diagnosis.profiling import Profile, record
 from kit.diagnosis.report import Diagnosis
 from kit.diagnosis.saving import LEAST_SAVING, Saving
@@ -26,21 +28,23 @@ from kit.diagnosis.switches import (
     OtherThreads,
     Switch,
 )
-from kit.diagnosis.trials import OneStart, RunEnded, Trials, plan
+from kit.diagnosis.trials import Plan, Trials, plan
 from kit.diagnosis.verdict import decide
 from kit.diagnosis.wrapping import Work, change, labels
 from kit.errors import ExperimentError, naming
 from kit.figures import format_seconds, format_value
 from kit.measuring.experiment import Experiment, describe, resolve
 from kit.measuring.rounds import longest_warm_up
-from kit.measuring.run import drive
-from kit.measuring.variant import Variant
+from kit.measuring.run import Driver, drive
 from kit.mode import is_quick
-from kit.progress import Progress, Stopped, take_turn
+from kit.progress import Progress, take_turn
 
 #: Recorded steps that are longer than plain ones by more show what disturbed them.
 _BLURRED = 1.0
 _MOST_CAUSES, _MOST_REPAIRS = 3, 2
+#: Other programs are told that use more cores.
+_BUSY = 0.3
+_DOING = {"threads": "trying another number of threads"}
 #: Rare long steps are looked for in so many seconds of unchanged steps.
 _PLAIN_SECONDS, _BETWEEN_LOOKS = 10.0, 0.5
 #: Phases that are not called as their cause.
@@ -99,12 +103,6 @@ class _Findings:
     remarks: list[str] = field(default_factory=list)
 
 
-class _Diagnosed(Variant):
-    """An experiment that is started once."""
-
-    driver = OneStart
-
-
 class _Switches:
     """The switches of one run, by cause and by repair."""
 
@@ -135,10 +133,11 @@ def _observe(
     work = Work()
     switches = _Switches(work)
     changes = [switch.install for switch in switches.list_all()]
-    variant = _Diagnosed(change(experiment, labels, *changes, work=work), knobs)
+    variant = OnceVariant(change(experiment, labels, *changes, work=work), knobs)
     watch = StepWatch(work)
     findings = _Findings()
     interrupt: KeyboardInterrupt | None = None
+    load = system.read_load()
     try:
         with (
             contextlib.closing(variant),
@@ -148,13 +147,20 @@ def _observe(
             try:
                 _look(driver, watch, switches, findings, seconds)
             except RunEnded as end:
-                said = _tell_end(variant, len(work.steps), findings, str(end))
-                findings.remarks.append(said)
+                if findings.profile is None:
+                    raise refuse_short_run(variant, len(work.steps)) from None
+                findings.remarks.append(_tell_end(len(work.steps), str(end)))
     except KeyboardInterrupt as error:
         if findings.profile is None:
             raise
         interrupt = error
         findings.remarks.append("It was interrupted: what is missing was not measured.")
+    others = system.describe_load(load, system.read_load())["others_cores"]
+    if others > _BUSY:
+        findings.remarks.append(
+            f"Other programs used {others:.1f} cores meanwhile: where the loop computes "
+            "with several threads, that is part of what was measured."
+        )
     if not variant.runs[0].settled:
         findings.remarks.append("Its steps did not settle while it was warmed up.")
     findings.long_steps = watch.find_long_steps()
@@ -171,85 +177,77 @@ def _observe(
     return diagnosis
 
 
-def _tell_end(variant: Variant, steps: int, findings: _Findings, error: str) -> str:
-    """Say that a run has ended; raises ExperimentError where nothing is known."""
-    if findings.profile is None:
-        is_script = variant.experiment.is_script
-        longer = (
-            "by its own arguments: they come after `--`"
-            if is_script
-            else ("or put `while True:` around its loop")
-        )
-        ended = f"{variant.call} ended after {steps} step{'s' * (steps != 1)}"
-        raise ExperimentError(
-            f"{ended}, too few to see where its time goes.\n"
-            f"Let it train for longer, {longer}."
-        )
+def _tell_end(steps: int, error: str) -> str:
+    """Say that a run has ended before all was measured."""
     if error:
         return f"It could not go on while something was left out: {error}"
     return f"It ended after {steps} steps, before all was measured."
 
 
 def _look(
-    driver: Any,
+    driver: Driver,
     watch: StepWatch,
     switches: _Switches,
     findings: _Findings,
     seconds: float,
 ) -> None:
-    """Warm up, profile, and make the trials."""
-    progress, work = driver.progress, watch.work
+    """Warm up, profile, make the trials, and look out for rare long steps."""
+    progress = driver.progress
+    watch.work.is_plain = False  # in the first steps, something may be compiled
     driver.open()
     driver.warm_up(longest_warm_up(seconds / 4))
     progress.doing = "profiling"
-    work.is_plain = False
-    findings.profile = record(driver)[0]
-    work.is_plain = True
-    profile = findings.profile
-    chosen = find_suspects(profile, switches.causes)
-    repairs = find_repairs(profile, switches.repairs)
-    if "threads" in repairs:
-        switches.threads.number = find_other_number(profile)
-    planned = plan(
-        {**chosen, **repairs}, profile.step_seconds, seconds, switches.input.loaders
-    )
+    profile = record(driver)[0]
+    watch.work.is_plain = True
+    findings.profile = profile._replace(trace=profile.trace._replace(written=""))
+    planned = _plan_trials(profile, switches, seconds)
     # What is not made before the run ends, or is interrupted, was not measured.
     findings.left = {each.name: each.seconds for each in planned.trials} | planned.left
-    least = min(_PLAIN_SECONDS, seconds / 4)
+    most = 0.0 if is_quick() else min(_PLAIN_SECONDS, seconds / 4)
     # About half of the time that trials take, nothing is changed.
-    after = max(0.0, least - watch.plain_seconds - planned.seconds / 2)
-    loaders = switches.input.loaders
-    trials = Trials(driver, watch, loaders, planned.seconds + after)
+    rest = max(0.0, most - watch.plain_seconds - planned.seconds / 2)
+    whole = planned.seconds + rest
+    trials = Trials(driver, watch, switches.input.loaders, whole)
     for each in planned.trials:
-        is_repair = each.name in repairs
-        what = "another number of threads" if is_repair else CAUSES[each.name].removed
-        progress.doing = f"trying {'' if is_repair else 'it without '}{what}"
-        made = findings.tried if each.name in repairs else findings.savings
+        is_repair = each.name in switches.repairs
+        progress.doing = _DOING.get(each.name) or (
+            f"trying it without {CAUSES[each.name].removed}"
+        )
+        made = findings.tried if is_repair else findings.savings
         made[each.name] = trials.make(each)
         del findings.left[each.name]
-        if progress.stopping:  # half a diagnosis is none
-            raise Stopped
     progress.doing = "looking for rare long steps"
-    while not is_quick() and watch.plain_seconds < least:
-        driver.time_at_least(1, min(_BETWEEN_LOOKS, least))
-        left = (least - watch.plain_seconds) / max(planned.seconds + after, 1e-9)
-        progress.expect(1 - left)
+    while watch.plain_seconds < most:
+        driver.time_at_least(1, min(_BETWEEN_LOOKS, most))
+        progress.expect(1 - (most - watch.plain_seconds) / max(whole, 1e-9))
+
+
+def _plan_trials(profile: Profile, switches: _Switches, seconds: float) -> Plan:
+    """Plan which causes are left out, and which repairs are tried."""
+    chosen = find_suspects(profile, switches.causes)
+    chosen |= find_repairs(profile, switches.repairs)
+    switches.threads.number = profile.other_threads
+    return plan(chosen, profile.step_seconds, seconds, switches.input.loaders)
 
 
 def find_suspects(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, Any]:
     """Return what to leave out, by cause: three at most, the largest shares first.
 
-    Workers may take the cores from the training: then input is suspected, too. An
+    Workers may take the cores from the training: then input is suspected, too. So are
+    copies and waits where an accelerator is in use that the profiler does not see. An
     update that is mostly made by hand cannot be left out.
     """
+    is_unseen = bool(clock.find_initialised()) and not profile.trace.devices
     is_by_hand = 2 * profile.mean("loops") > profile.shares.get("optimizer", 0.0)
     shares = {
         cause: profile.shares.get(PHASES.get(cause, cause), 0.0) for cause in switches
     }
+    competes = {"input"} if profile.children else set()
+    unseen = {"transfer", "sync"} if is_unseen else set()
     suspected = [
         cause
         for cause, share in shares.items()
-        if share > LEAST_SAVING or (cause == "input" and profile.children > 0)
+        if share > LEAST_SAVING or cause in competes | unseen
     ]
     if is_by_hand and "optimizer" in suspected:
         suspected.remove("optimizer")
@@ -266,11 +264,6 @@ def find_repairs(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, 
     return dict([*found.items()][:_MOST_REPAIRS])
 
 
-def find_other_number(profile: Profile) -> int:
-    """Return which number of threads to try: the cores', or one."""
-    return profile.cores if profile.threads != profile.cores else 1
-
-
 def _conclude(
     experiment: Experiment, knobs: dict[str, object], findings: _Findings
 ) -> Diagnosis:
@@ -280,6 +273,11 @@ def _conclude(
     savings |= estimate_rest(profile, savings)
     verdict, reason = decide(savings, findings.tried, profile)
     remarks = [*findings.remarks]
+    if clock.find_initialised() and not profile.trace.devices:
+        remarks.append(
+            "What the accelerator did was not recorded: forward, backward and update are "
+            "the time of the host, which starts operations and waits for them."
+        )
     for cause, takes in findings.left.items():
         remarks.append(
             f"Not measured: {CAUSES[cause].removed} (that takes about "

@@ -20,14 +20,23 @@ from typing import Any, NamedTuple
 
 from kit import figures
 from kit.diagnosis import tracing
+from kit.diagnosis.once import OnceVariant, RunEnded, refuse_short_run
 from kit.diagnosis.tracing import WAITING, WAITING_FOR_QUEUE, Event, Sample, Trace
-from kit.diagnosis.wrapping import BACKWARD, CLOSURE, LOADER, WAIT, change, labels
+from kit.diagnosis.wrapping import (
+    BACKWARD,
+    CLOSURE,
+    LOADER,
+    WAIT,
+    Work,
+    change,
+    labels,
+)
 from kit.machine import this_machine
 from kit.measuring.experiment import Experiment
 from kit.measuring.request import make_variant
 from kit.measuring.rounds import longest_warm_up
 from kit.measuring.run import Driver, drive
-from kit.measuring.variant import Place
+from kit.measuring.variant import Place, Variant
 from kit.mode import is_quick
 from kit.progress import Progress
 from kit.records import Block
@@ -118,6 +127,11 @@ class Profile(NamedTuple):
         return statistics.fmean(self.across[name])
 
     @property
+    def other_threads(self) -> int:
+        """Which other number of threads to try: that of the cores, or one."""
+        return self.cores if self.threads != self.cores else 1
+
+    @property
     def cores(self) -> int:
         """How many cores each process has; as many as threads where that is unknown."""
         return max(1, (this_machine().cores or self.threads) // self.processes)
@@ -153,11 +167,18 @@ def record_alone(
 
     Raises ExperimentError where it cannot be profiled.
     """
-    variant = make_variant(change(experiment, labels), knobs, on)
+    work = Work()
+    watched = change(experiment, labels, work=work)
+    variant: Variant = OnceVariant(watched, knobs)
+    if on is not None:
+        variant = make_variant(change(experiment, labels), knobs, on)
     with contextlib.closing(variant), drive(variant, 0, progress) as driver:
-        driver.open()
-        driver.warm_up(longest_warm_up(seconds))
-        return record(driver, steps)
+        try:
+            driver.open()
+            driver.warm_up(longest_warm_up(seconds))
+            return record(driver, steps)
+        except RunEnded:
+            raise refuse_short_run(variant, len(work.steps)) from None
 
 
 def record(driver: Driver, steps: int | None = None) -> list[Profile]:

@@ -75,9 +75,8 @@ class Diagnosis:
             return None
         cause = CAUSES[self.verdict]
         if self.verdict == "threads":
-            cores = self.profile.cores
-            number = cores if self.profile.threads != cores else 1
-            return dataclasses.replace(cause, code=f"torch.set_num_threads({number})")
+            code = f"torch.set_num_threads({self.profile.other_threads})"
+            return dataclasses.replace(cause, code=code)
         if self.verdict == "python" and self._is_framework:
             changed = {"sentence": _SWITCH_OFF, "code": _LESS_OFTEN}
             return dataclasses.replace(cause, removed=_FRAMEWORK, **changed)
@@ -168,8 +167,7 @@ class Diagnosis:
         return shown + [(name, each) for name, each in tried if each.is_known]
 
     def _name_repair(self, repair: str) -> str:
-        cores = self.profile.cores
-        number = cores if self.profile.threads != cores else 1
+        number = self.profile.other_threads
         return f"{number} thread{'s' * (number > 1)}" if repair == "threads" else repair
 
     def remarks(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import statistics
 import sys
 import threading
@@ -25,10 +26,10 @@ _WORTH_TELLING = 0.05
 _SECONDS_BETWEEN_LOOKS = 0.02
 #: Lines are told that so many of the looks into long steps have seen.
 _SHARES = 0.8, 0.5
-#: Steps grow where the last third of them takes so many times as long as the first, and
-#: the middle lies between them.
-_GROWS = 1.3
-_LEAST_STEPS = 12
+#: Steps grow where of so many parts of them each takes longer than the one before, and
+#: the last one so many times as long as the first.
+_PARTS, _GROWS = 6, 1.3
+_LEAST_STEPS = 30
 #: Memory grows where so much is added in all, nearly always upwards.
 _LEAST_BYTES, _MOSTLY = 50e6, 0.8
 
@@ -123,7 +124,7 @@ class StepWatch:
         return " ".join(filter(None, remarks))
 
     def _find_growing_memory(self) -> str:
-        pairs = [*zip(self._memory, self._memory[1:], strict=False)]
+        pairs = itertools.pairwise(self._memory)
         rises = [later[1] > earlier[1] for earlier, later in pairs]
         if len(rises) < 5 or sum(rises) < _MOSTLY * len(rises):
             return ""
@@ -158,10 +159,12 @@ def find_growing_steps(steps: Sequence[StepTime]) -> str:
     plain = [step.seconds for step in steps if step.is_plain]
     if len(plain) < _LEAST_STEPS:
         return ""
-    third = len(plain) // 3
-    parts = plain[:third], plain[third : 2 * third], plain[-third:]
-    first, middle, last = (statistics.median(part) for part in parts)
-    if not first < middle < last or last < _GROWS * first:
+    size = len(plain) // _PARTS
+    parts = [plain[n * size : (n + 1) * size] for n in range(_PARTS)]
+    medians = [statistics.median(part) for part in parts]
+    first, last = medians[0], medians[-1]
+    rises = all(one < following for one, following in itertools.pairwise(medians))
+    if not rises or last < _GROWS * first:
         return ""
     return (
         f"Steps take longer and longer: {last / first:.1f} × as long in the end as at "

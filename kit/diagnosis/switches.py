@@ -56,6 +56,9 @@ class Switch:
     def prime(self) -> None:
         """Prepare the steps before the first block, which are not timed."""
 
+    def end(self) -> None:
+        """Let go of what a trial has needed."""
+
 
 class BatchesInMemory(Switch):
     """Gives the loop batches that are in memory already."""
@@ -63,7 +66,6 @@ class BatchesInMemory(Switch):
     def __init__(self, work: Work) -> None:
         super().__init__(work)
         self.loaders = Loaders(work)
-        self._steps = 0
 
     @property
     def obstacle(self) -> str:  # type: ignore[override]
@@ -84,6 +86,10 @@ class BatchesInMemory(Switch):
         """Keep batches, and copies of them."""
         self.loaders.begin_keeping(copies_first=True)
 
+    def end(self) -> None:
+        """Let the batches go."""
+        self.loaders.forget()
+
     def turn(self, on: bool) -> None:
         """Give kept batches, or real ones again."""
         super().turn(on)
@@ -95,7 +101,7 @@ class BatchesInMemory(Switch):
     def begin_block(self) -> None:
         """Keep the batches of an unchanged block; copy them for one without loading."""
         if self.is_on:
-            self.loaders.prepare(lambda record: len(record.pristine))
+            self.loaders.prepare()
         elif not self.loaders.are_changed:
             self.loaders.begin_keeping(copies_first=False)
 

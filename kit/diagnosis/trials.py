@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from kit import clock
 from kit.diagnosis import saving
 from kit.diagnosis.batches import Loaders
+from kit.diagnosis.once import RunEnded
 from kit.diagnosis.saving import Saving
 from kit.diagnosis.steps import StepWatch
 from kit.diagnosis.switches import Switch
@@ -21,33 +22,28 @@ from kit.mode import is_quick
 _BLOCK_SECONDS = 0.15
 _GROUPS, _LEAST_GROUPS = 6, 4
 _BLOCKS = 4
-#: Where an epoch has fewer steps, a block is a whole number of epochs; also where more
-#: than this share of blocks would be discarded.
-_SHORT_EPOCH, _MOST_DISCARDED = 10, 0.5
+#: Where an epoch has fewer steps, a block is a whole number of epochs; also where a
+#: block is more than this share of an epoch: its ends would disturb too many.
+_SHORT_EPOCH, _MOST_OF_EPOCH = 10, 0.5
+#: A block that was disturbed is made again, so many times in all.
+_TRIES = 3
 #: A trial may take so many times as long as planned.
 _MOST_OVER = 1.5
 #: After so many recompilations, a switch is given up.
 _MOST_COMPILATIONS = 4
 
 
-class RunEnded(Exception):
-    """Raised where the one run of a diagnosis has ended; says by which error."""
-
-
-class OneStart(Driver):
-    """Drives a run that is started once: what has ended is not started again."""
-
-    def _start_again(self) -> None:
-        raise RunEnded
-
-
 @dataclass(frozen=True)
 class Planned:
-    """A trial that will be made: of how many groups, with how many steps a block."""
+    """A trial that will be made: of how many groups, with how many steps a block.
+
+    Where its blocks hold whole epochs, the ends of these are part of them.
+    """
 
     name: str
     switch: Switch
     steps: int
+    holds_epochs: bool
     groups: int
     seconds: float
 
@@ -73,8 +69,9 @@ def plan(
 ) -> Plan:
     """Plan as many trials as the seconds allow, the first ones first."""
     found, left = Plan(), seconds
+    epoch = loaders.find_epoch()
     for name, switch in switches.items():
-        steps = count_steps(step_seconds, loaders.find_epoch())
+        steps = count_steps(step_seconds, epoch)
         if is_quick():
             steps = 1
         changes = 2 * switch.dropped
@@ -88,7 +85,9 @@ def plan(
             continue
         takes = first + groups * per_group
         left -= takes
-        found.trials.append(Planned(name, switch, steps, groups, takes))
+        holds_epochs = epoch is not None and steps % epoch == 0
+        trial = Planned(name, switch, steps, holds_epochs, groups, takes)
+        found.trials.append(trial)
     return found
 
 
@@ -99,7 +98,7 @@ def count_steps(step_seconds: float, epoch: int | None) -> int:
     (15, 18, 15)
     """
     steps = max(1, math.ceil(_BLOCK_SECONDS / max(step_seconds, 1e-6) - 1e-9))
-    if epoch and (epoch < _SHORT_EPOCH or steps > _MOST_DISCARDED * epoch):
+    if epoch and (epoch < _SHORT_EPOCH or steps > _MOST_OF_EPOCH * epoch):
         return math.ceil(steps / epoch) * epoch
     return steps
 
@@ -130,9 +129,10 @@ class Trials:
         values: list[float] = []
         self._compilations = 0
         try:
-            why = switch.obstacle or self._prime(planned) or switch.obstacle
-            if why:
-                return saving.unknown(f"it cannot be left out: {why}")
+            if not switch.obstacle:  # which its first steps may show
+                self._prime(planned)
+            if switch.obstacle:
+                return saving.unknown(f"it cannot be left out: {switch.obstacle}")
             why = self._make_groups(planned, values)
         except RunEnded:
             if len(values) < _LEAST_GROUPS:
@@ -144,6 +144,7 @@ class Trials:
         finally:
             if switch.is_on:
                 self._turn(switch, False, drops=False)
+            switch.end()
             self._spent += planned.seconds
         if len(values) < (2 if is_quick() else _LEAST_GROUPS - 1):
             return saving.unknown(why)
@@ -169,7 +170,7 @@ class Trials:
     def _tell(self, spent: float) -> None:
         self._driver.progress.expect(spent / max(self._seconds, 1e-9))
 
-    def _prime(self, planned: Planned) -> str:
+    def _prime(self, planned: Planned) -> None:
         """Run the first block of each side, which never counts."""
         planned.switch.prime()
         self._run(planned.steps)
@@ -178,7 +179,6 @@ class Trials:
         self._run(planned.steps)
         planned.switch.end_block()
         self._turn(planned.switch, False)
-        return ""
 
     def _make_group(self, planned: Planned) -> float | None:
         """Return the log-ratio of times, with and without, of blocks A B B A."""
@@ -198,9 +198,9 @@ class Trials:
 
         The time of rare long steps is left out on both sides.
         """
-        for _ in range(1 + round(1 / _MOST_DISCARDED)):
+        for _ in range(_TRIES):
             planned.switch.begin_block()
-            before = self._count_ends(planned.steps)
+            before = self._count_ends(planned)
             compiled = _count_compilations()
             seconds = self._run(planned.steps)
             planned.switch.end_block()
@@ -208,15 +208,13 @@ class Trials:
                 self._compilations += 1
                 if self._compilations >= _MOST_COMPILATIONS:
                     return None
-            elif seconds is not None and self._count_ends(planned.steps) == before:
+            elif seconds is not None and self._count_ends(planned) == before:
                 return seconds
         return None
 
-    def _count_ends(self, steps: int) -> int:
-        """Return how often epochs have ended; where blocks hold whole ones, 0."""
-        epoch = self._loaders.find_epoch()
-        holds_whole_epochs = epoch is not None and steps % epoch == 0
-        ends = 0 if holds_whole_epochs else self._loaders.ends
+    def _count_ends(self, planned: Planned) -> int:
+        """Return how often an epoch has ended in the midst of a block."""
+        ends = 0 if planned.holds_epochs else self._loaders.ends
         return ends + self._loaders.renewals
 
     def _run(self, steps: int) -> float | None:

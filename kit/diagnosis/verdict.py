@@ -159,8 +159,11 @@ def _name(cause: str) -> str:
 
 def _name_work(work: Mapping[str, float], profile: Profile) -> Verdict:
     """Return which useful work takes most of the step."""
-    most = max(work, key=lambda kind: work[kind])
+    most, second, _ = sorted(work, key=lambda kind: -work[kind])
     reason = f"{work[most]:.0%} of the step is {_WORK[most]}"
+    if work[second] > _ABOUT_EQUAL * work[most]:
+        both = f"{reason}, and {work[second]:.0%} {_WORK[second]}"
+        return Verdict("healthy", f"{both}: useful work of two kinds")
     if profile.slowest:
         reason += f"; the slowest operation is {profile.slowest}"
     if most == "other":

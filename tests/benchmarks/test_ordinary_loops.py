@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for a run as a script
 from ordinary import LOOPS
 
 import kit
-from kit.diagnosis.diagnosing import _Diagnosed
+from kit.diagnosis.once import OnceVariant
 from kit.diagnosis.steps import StepWatch
 from kit.diagnosis.switches import BatchesInMemory, Switch
 from kit.diagnosis.trials import Trials, plan
@@ -39,7 +39,7 @@ def read_nothing(loop):
     nothing = Switch(work)
     experiment = change(resolve(loop), labels, loaders.install, work=work)
     watch, progress = StepWatch(work), Progress("nothing")
-    variant = _Diagnosed(experiment, {})
+    variant = OnceVariant(experiment, {})
     with contextlib.closing(variant), drive(variant, 0, progress) as driver:
         driver.open()
         driver.warm_up(5.0)

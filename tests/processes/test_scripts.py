@@ -117,3 +117,25 @@ def test_a_cluster_takes_the_files_of_chapter_17():
     batch = session.get_session().get_service_model("batch")
     shape = batch.operation_model("RegisterJobDefinition").input_shape
     validate.validate_parameters(json.loads(asked), shape)
+
+
+ENDLESS = """import os, signal, time, torch
+made = torch.optim.SGD([there := torch.ones(9, requires_grad=True)])
+begun = time.monotonic()
+while True:
+    there.sum().backward(), made.step(), time.sleep(0.001)
+    if time.monotonic() - begun > 8:
+        os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_an_interrupted_diagnosis_says_what_is_known_in_six_lines(tmp_path):
+    (tmp_path / "train.py").write_text(ENDLESS)
+    command = [sys.executable, "-m", "kit", "diagnose", "--script", "train.py"]
+    environment = {k: v for k, v in os.environ.items() if k != "KIT_QUICK"}
+    where = {"cwd": tmp_path, "env": environment, "text": True, "capture_output": True}
+    ended = subprocess.run(command, **where)
+    assert ended.returncode == 130
+    assert "Traceback" not in ended.stderr and "interrupted: " in ended.stderr
+    assert 1 <= len(ended.stdout.splitlines()) < 6
+    assert "train.py, " in ended.stdout

@@ -1,0 +1,33 @@
+"""A run that is started once: what has ended is not started again."""
+
+from __future__ import annotations
+
+from kit.errors import ExperimentError
+from kit.measuring.run import Driver
+from kit.measuring.variant import Variant
+
+
+class RunEnded(Exception):
+    """Raised where the one run has ended; says by which error, if by one."""
+
+
+class OnceDriver(Driver):
+    """Drives a run that is started once."""
+
+    def _start_again(self) -> None:
+        raise RunEnded
+
+
+class OnceVariant(Variant):
+    """An experiment that is started once."""
+
+    driver = OnceDriver
+
+
+def refuse_short_run(variant: Variant, steps: int) -> ExperimentError:
+    """Return the error for a run that has ended before it was profiled."""
+    longer = "put `while True:` around its loop"
+    if variant.experiment.is_script:
+        longer = "let it train for longer, by its own arguments: they come after `--`"
+    ended = f"{variant.call} ended after {steps} step{'s' * (steps != 1)}"
+    return ExperimentError(f"{ended}, too few to see where its time goes: {longer}.")
