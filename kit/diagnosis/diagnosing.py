@@ -7,16 +7,19 @@ switches leave each suspected cause out of some blocks, and not out of others.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kit import clock, system
-from kit.diagnosis import saving
+from kit.diagnosis import repairs, saving
 from kit.diagnosis.causes import CAUSES
+from kit.diagnosis.modules import Training
 from kit.diagnosis.once import OnceVariant, RunEnded, refuse_short_run
 from kit.diagnosis.profiling import Profile, record
+from kit.diagnosis.repairs import Facts
 from kit.diagnosis.report import Diagnosis
 from kit.diagnosis.saving import LEAST_SAVING, Saving
 from kit.diagnosis.steps import LongSteps, StepWatch
@@ -25,12 +28,11 @@ from kit.diagnosis.switches import (
     BatchesOnDevice,
     NoUpdate,
     NumbersUnread,
-    OtherThreads,
     Switch,
 )
 from kit.diagnosis.trials import Plan, Trials, plan
 from kit.diagnosis.verdict import decide
-from kit.diagnosis.wrapping import Work, change, labels
+from kit.diagnosis.wrapping import Change, Work, change, labels
 from kit.errors import ExperimentError, naming
 from kit.figures import format_seconds, format_value
 from kit.measuring.experiment import Experiment, describe, resolve
@@ -44,7 +46,6 @@ _BLURRED = 1.0
 _MOST_CAUSES, _MOST_REPAIRS = 3, 2
 #: Other programs are told that use more cores.
 _BUSY = 0.3
-_DOING = {"threads": "trying another number of threads"}
 #: Rare long steps are looked for in so many seconds of unchanged steps.
 _PLAIN_SECONDS, _BETWEEN_LOOKS = 10.0, 0.5
 #: Phases that are not called as their cause.
@@ -54,15 +55,22 @@ _ESTIMATED = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
 
 
 def diagnose(
-    experiment: object, /, *, seconds: float = 40.0, **knobs: object
+    experiment: object,
+    /,
+    *,
+    seconds: float = 40.0,
+    try_compile: bool = False,
+    **knobs: object,
 ) -> Diagnosis:
     """Find where a training step's time goes, and what removing each cost would save.
 
     Starts the experiment once, and profiles a second or so of its steps. Then it leaves
     out each cause that is suspected, three at most, in some blocks of steps and not in
-    others: batches that are in memory already, no update, another number of threads …
-    `seconds` is how long these trials may take; warm-up and profile come on top of it,
-    some ten seconds. Raises ExperimentError where the experiment cannot be run or
+    others: batches that are in memory already, no update … It tries repairs in the same
+    way, two at most: another number of threads, a fused update, bfloat16 …; with
+    `try_compile=True` also `torch.compile`, which may take minutes. `seconds` is how
+    long these trials may take; warm-up and profile come on top of it, some ten seconds.
+    Raises ExperimentError where the experiment cannot be run or
     profiled. An interrupt keeps what is known, and says where.
 
     >>> def train(*, size=64):
@@ -86,7 +94,7 @@ def diagnose(
         bound = resolved.bind(knobs)
         title = f"diagnosing {describe(resolved.name, bound)}"
         with Progress(title, at_once=True) as progress, take_turn(progress):
-            findings = _observe(resolved, bound, progress, seconds)
+            findings = _observe(resolved, bound, progress, seconds, try_compile)
     return findings
 
 
@@ -99,8 +107,12 @@ class _Findings:
     tried: dict[str, Saving] = field(default_factory=dict)
     #: Seconds that trials would take which were not made.
     left: dict[str, float] = field(default_factory=dict)
+    #: Why repairs were not tried that may help.
+    untried: dict[str, str] = field(default_factory=dict)
     long_steps: LongSteps | None = None
     remarks: list[str] = field(default_factory=list)
+    #: How many cores other programs used.
+    load: float = 0.0
 
 
 class _Switches:
@@ -116,11 +128,12 @@ class _Switches:
         if torch.accelerator.is_available():
             self.causes["transfer"] = BatchesOnDevice(work)
             self.causes["sync"] = NumbersUnread(work)
-        self.threads = OtherThreads(work)
-        self.repairs: dict[str, Switch] = {"threads": self.threads}
+        self.training = Training()
+        self.repairs = repairs.make_switches(work, self.training)
 
-    def list_all(self) -> list[Switch]:
-        return [*self.causes.values(), *self.repairs.values()]
+    def list_changes(self) -> list[Change]:
+        both = [*self.causes.values(), *self.repairs.values()]
+        return [self.training.install, *(switch.install for switch in both)]
 
 
 def _observe(
@@ -128,16 +141,16 @@ def _observe(
     knobs: Mapping[str, object],
     progress: Progress,
     seconds: float,
+    try_compile: bool,
 ) -> Diagnosis:
     """Start the experiment, and return what its run has shown."""
     work = Work()
     switches = _Switches(work)
-    changes = [switch.install for switch in switches.list_all()]
+    changes = switches.list_changes()
     variant = OnceVariant(change(experiment, labels, *changes, work=work), knobs)
     watch = StepWatch(work)
     findings = _Findings()
     interrupt: KeyboardInterrupt | None = None
-    load = system.read_load()
     try:
         with (
             contextlib.closing(variant),
@@ -145,7 +158,7 @@ def _observe(
             watch.watching(),
         ):
             try:
-                _look(driver, watch, switches, findings, seconds)
+                _look(driver, watch, switches, findings, seconds, try_compile)
             except RunEnded as end:
                 if findings.profile is None:
                     raise refuse_short_run(variant, len(work.steps)) from None
@@ -155,11 +168,10 @@ def _observe(
             raise
         interrupt = error
         findings.remarks.append("It was interrupted: what is missing was not measured.")
-    others = system.describe_load(load, system.read_load())["others_cores"]
-    if others > _BUSY:
+    if findings.load > _BUSY:
         findings.remarks.append(
-            f"Other programs used {others:.1f} cores meanwhile: where the loop computes "
-            "with several threads, that is part of what was measured."
+            f"Other programs used {findings.load:.1f} cores meanwhile: where the loop "
+            "computes with several threads, that is part of what was measured."
         )
     if not variant.runs[0].settled:
         findings.remarks.append("Its steps did not settle while it was warmed up.")
@@ -190,9 +202,11 @@ def _look(
     switches: _Switches,
     findings: _Findings,
     seconds: float,
+    try_compile: bool,
 ) -> None:
     """Warm up, profile, make the trials, and look out for rare long steps."""
     progress = driver.progress
+    load = system.read_load()
     watch.work.is_plain = False  # in the first steps, something may be compiled
     driver.open()
     driver.warm_up(longest_warm_up(seconds / 4))
@@ -200,7 +214,11 @@ def _look(
     profile = record(driver)[0]
     watch.work.is_plain = True
     findings.profile = profile._replace(trace=profile.trace._replace(written=""))
-    planned = _plan_trials(profile, switches, seconds)
+    findings.load = system.describe_load(load, system.read_load())["others_cores"]
+    facts = Facts(profile, switches.training, switches.repairs, findings.load)
+    due = repairs.find_due(facts, try_compile=try_compile)
+    findings.untried = {name: why for name, why in due.items() if why}
+    planned = _plan_trials(facts, switches, due, seconds)
     # What is not made before the run ends, or is interrupted, was not measured.
     findings.left = {each.name: each.seconds for each in planned.trials} | planned.left
     most = 0.0 if is_quick() else min(_PLAIN_SECONDS, seconds / 4)
@@ -210,9 +228,8 @@ def _look(
     trials = Trials(driver, watch, switches.input.loaders, whole)
     for each in planned.trials:
         is_repair = each.name in switches.repairs
-        progress.doing = _DOING.get(each.name) or (
-            f"trying it without {CAUSES[each.name].removed}"
-        )
+        what = f"it without {CAUSES[each.name].removed}" if not is_repair else ""
+        progress.doing = f"trying {what or repairs.REPAIRS[each.name].label}"
         made = findings.tried if is_repair else findings.savings
         made[each.name] = trials.make(each)
         del findings.left[each.name]
@@ -222,12 +239,21 @@ def _look(
         progress.expect(1 - (most - watch.plain_seconds) / max(whole, 1e-9))
 
 
-def _plan_trials(profile: Profile, switches: _Switches, seconds: float) -> Plan:
-    """Plan which causes are left out, and which repairs are tried."""
-    chosen = find_suspects(profile, switches.causes)
-    chosen |= find_repairs(profile, switches.repairs)
-    switches.threads.number = profile.other_threads
-    return plan(chosen, profile.step_seconds, seconds, switches.input.loaders)
+def _plan_trials(
+    facts: Facts, switches: _Switches, due: Mapping[str, str], seconds: float
+) -> Plan:
+    """Plan which causes are left out, and which repairs are tried, by turns."""
+    profile = facts.profile
+    switches.repairs["threads"].number = profile.other_threads  # type: ignore[attr-defined]
+    causes = find_suspects(profile, switches.causes)
+    possible = [name for name, why in due.items() if not why and name != "compile"]
+    chosen = {name: switches.repairs[name] for name in possible[:_MOST_REPAIRS]}
+    pairs = itertools.zip_longest(causes.items(), chosen.items())
+    by_turns = dict(each for pair in pairs for each in pair if each is not None)
+    if "compile" in due:
+        by_turns["compile"] = switches.repairs["compile"]
+    loaders = switches.input.loaders
+    return plan(by_turns, profile.step_seconds, seconds, loaders)
 
 
 def find_suspects(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, Any]:
@@ -255,15 +281,6 @@ def find_suspects(profile: Profile, switches: Mapping[str, Switch]) -> dict[str,
     return {cause: switches[cause] for cause in suspected[:_MOST_CAUSES]}
 
 
-def find_repairs(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, Any]:
-    """Return which repairs to try, two at most."""
-    found = {}
-    competes = profile.children > 0 or profile.mean("waiting") > LEAST_SAVING
-    if profile.threads != profile.cores or (competes and profile.threads > 1):
-        found["threads"] = switches["threads"]
-    return dict([*found.items()][:_MOST_REPAIRS])
-
-
 def _conclude(
     experiment: Experiment, knobs: dict[str, object], findings: _Findings
 ) -> Diagnosis:
@@ -273,15 +290,17 @@ def _conclude(
     savings |= estimate_rest(profile, savings)
     verdict, reason = decide(savings, findings.tried, profile)
     remarks = [*findings.remarks]
+    for name, why in findings.untried.items():
+        remarks.append(f"Not tried: {repairs.REPAIRS[name].label}; {why}.")
     if clock.find_initialised() and not profile.trace.devices:
         remarks.append(
-            "What the accelerator did was not recorded: forward, backward and update are "
-            "the time of the host, which starts operations and waits for them."
+            "What the accelerator did was not recorded: forward, backward and update "
+            "are the time of the host, which starts operations and waits for them."
         )
     for cause, takes in findings.left.items():
         remarks.append(
-            f"Not measured: {CAUSES[cause].removed} (that takes about "
-            f"{format_seconds(takes)}; give it more seconds)."
+            f"Not measured: {_name(cause)} (that takes about {format_seconds(takes)}; "
+            "give it more seconds)."
         )
     return Diagnosis(
         experiment=experiment,
@@ -290,10 +309,17 @@ def _conclude(
         reason=reason,
         savings=savings,
         tried=findings.tried,
+        untried=findings.untried,
         profile=profile,
         long_steps=findings.long_steps,
         notes=remarks,
     )
+
+
+def _name(name: str) -> str:
+    """Return the name of a cause or a repair."""
+    known = repairs.REPAIRS.get(name)
+    return known.label if known else CAUSES[name].removed
 
 
 def _fall_back(findings: _Findings, profile: Profile) -> dict[str, Saving]:
@@ -304,7 +330,7 @@ def _fall_back(findings: _Findings, profile: Profile) -> dict[str, Saving]:
         *((cause, "it was not left out") for cause in findings.left),
     ]:
         share = profile.shares.get(PHASES.get(cause, cause), 0.0)
-        if cause not in findings.tried and cause not in ("threads",):
+        if cause in CAUSES and cause not in repairs.REPAIRS:
             reason = f"its share of the profile; {reason}"
             savings[cause] = Saving(share, measured=False, reason=reason)
     return savings

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kit import figures
 from kit.diagnosis.causes import CAUSES, Cause
 from kit.diagnosis.profiling import Profile
+from kit.diagnosis.repairs import REPAIRS
 from kit.diagnosis.saving import Saving
 from kit.diagnosis.steps import LongSteps
 from kit.errors import naming
@@ -28,6 +30,17 @@ _PHASES = {"transfer": "copies"}
 _LEAST_SHOWN = 0.01
 #: Rare long steps come first where they take this share of the time.
 _MATTERS = 0.2
+#: The repairs that address a cause.
+_ADDRESSED = {
+    "optimizer": ("fused",),
+    "compute": ("bfloat16", "channels_last"),
+    "memory": ("compile", "channels_last"),
+    "overhead": ("compile",),
+    "threads": ("threads",),
+    "settings": ("anomaly", "autocast", "denormals", "deterministic", "freeze"),
+}
+#: These follow from a repair that was tried.
+_REPAIRED = ("threads", "settings")
 #: Advice for a loop that has workers already.
 _WORKERS = (
     "Worker processes load the data, and take cores from the training: do less per "
@@ -50,7 +63,8 @@ class Diagnosis:
     `verdict` names the cause, "healthy" where there is none, None where none is sure;
     `reason` says why. `savings` maps each cause to the fraction of a step's time that
     leaving it out saves: measured, or the most that its share of the profile allows.
-    `tried` maps each repair that was tried to what it saves.
+    `tried` maps each repair that was tried to what it saves, `untried` others that may
+    help to why they were not.
     """
 
     experiment: Experiment
@@ -60,6 +74,7 @@ class Diagnosis:
     savings: dict[str, Saving]
     tried: dict[str, Saving]
     profile: Profile
+    untried: dict[str, str] = field(default_factory=dict)
     long_steps: LongSteps | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -70,19 +85,39 @@ class Diagnosis:
 
     @property
     def advice(self) -> Cause | None:
-        """What to do: a sentence, a line of code, a chapter."""
+        """What to do: a sentence, a line of code, a chapter.
+
+        A line of code is there only if it was tried and gains, or nobody could try it.
+        """
         if self.verdict is None:
             return None
         cause = CAUSES[self.verdict]
-        if self.verdict == "threads":
-            code = f"torch.set_num_threads({self.profile.other_threads})"
-            return dataclasses.replace(cause, code=code)
         if self.verdict == "python" and self._is_framework:
             changed = {"sentence": _SWITCH_OFF, "code": _LESS_OFTEN}
             return dataclasses.replace(cause, removed=_FRAMEWORK, **changed)
         if self.verdict == "input" and self.profile.children:
             return dataclasses.replace(cause, sentence=_WORKERS, code=_ONCE)
+        repairs = _ADDRESSED.get(self.verdict, ())
+        winner = self._find_winner(repairs)
+        if winner:
+            effect = REPAIRS[winner].effect
+            return dataclasses.replace(cause, code=self._code(winner), effect=effect)
+        was_tried = any(repair in self.tried for repair in repairs)
+        cannot = any(repair in self.untried for repair in repairs)
+        if was_tried or cannot:
+            return dataclasses.replace(cause, code="", effect="")
         return cause
+
+    def _find_winner(self, repairs: Iterable[str]) -> str:
+        """Return which of these repairs surely saves most, "" for none."""
+        sure = [each for each in repairs if each in self.tried]
+        sure = [each for each in sure if self.tried[each].is_sure]
+        return max(sure, key=lambda each: self.tried[each].value, default="")
+
+    def _code(self, repair: str) -> str:
+        if repair == "threads":
+            return f"torch.set_num_threads({self.profile.other_threads})"
+        return REPAIRS[repair].code
 
     @property
     def _is_framework(self) -> bool:
@@ -112,9 +147,10 @@ class Diagnosis:
         saving = self.savings.get(self.verdict or "")
         if self.verdict is None:
             return f"Cannot tell what takes the time: {self.reason}."
-        if self.verdict == "threads":
-            what = self.advice.code if self.advice else ""
-            return f"With {what}, a step takes {self.tried['threads']} less time."
+        winner = self._find_winner(_ADDRESSED.get(self.verdict, ()))
+        if winner and self.verdict in _REPAIRED:
+            saved = self.tried[winner]
+            return f"With {self._name_repair(winner)}, a step takes {saved} less time."
         if saving is None:
             return f"{self.verdict.capitalize()}: {self.reason}."
         removed = self._name(self.verdict)
@@ -168,7 +204,23 @@ class Diagnosis:
 
     def _name_repair(self, repair: str) -> str:
         number = self.profile.other_threads
-        return f"{number} thread{'s' * (number > 1)}" if repair == "threads" else repair
+        if repair == "threads":
+            return f"{number} thread{'s' * (number > 1)}"
+        return REPAIRS[repair].label
+
+    def _tell_tried(self, repair: str) -> str:
+        """Say what a repair that was tried does here."""
+        saving, name = self.tried[repair], self._name_repair(repair)
+        if not saving.is_known:
+            return f"Not tried: {name}; {saving.reason}."
+        if saving.is_sure:
+            return f"Tried: {name} saves {saving}."
+        if saving.costs and saving.value < -1:
+            return f"Tried: {name} {saving} here; don't use it."
+        if saving.costs:
+            cost = figures.format_saving(-saving.value, -saving.high, -saving.low)
+            return f"Tried: {name} makes a step {cost} longer here; don't use it."
+        return f"Tried: {name} gains nothing that can be told here, {saving}."
 
     def remarks(self) -> list[str]:
         """Return what else a reader should know, a sentence each."""
@@ -180,6 +232,7 @@ class Diagnosis:
             told.append(f"Your lines there: {'; '.join(lines)}.")
         if lines := profile.inner.get(phase):
             told.append(f"The framework's lines below them: {'; '.join(lines)}.")
+        told += [self._tell_tried(repair) for repair in self.tried]
         told += self.notes
         told += [
             f"{name[0].upper()}{name[1:]}: not known, {saving.reason}."
@@ -216,15 +269,31 @@ class Diagnosis:
         lines = [self.sentence(), f"{self.call}, {pace} a step"]
         for headers, rows in self._tables():
             lines += ["", figures.text_table(headers, rows)]
-        if self.advice:
-            lines += ["", f"try  {self.advice.code}"]
-        return "\n".join([*lines, "", *(f"  {note}" for note in self.remarks())])
+        lines += ["", *(f"  {note}" for note in self.remarks())]
+        return "\n".join(
+            [*lines, *([""] if self.next_steps() else []), *self.next_steps()]
+        )
+
+    def next_steps(self) -> list[str]:
+        """Return what to change and where, and how to see whether it has gained."""
+        if self.advice is None or not self.advice.code:
+            return []
+        phase = _PHASES.get(self.verdict or "", self.verdict) or ""
+        lines = self.profile.lines.get(phase, [])
+        where = f"  (at {lines[0].partition(': ')[0]})" if lines else ""
+        if self.experiment.is_script:
+            pace = figures.format_seconds(self.profile.step_seconds)
+            verify = f"diagnose a changed copy of the script: a step takes {pace} now"
+        else:
+            verify = "diagnosis.verify(repaired), or kit.compare of both"
+        return [f"try     {self.advice.code}{where}", f"verify  {verify}"]
 
     def _repr_html_(self) -> str:
         picture = self.plot()
         headers, rows = self._tables()[-1]
-        title = f"try  {self.advice.code}" if self.advice else self.reason
-        note = " ".join([f"{self.call}.", *self.remarks()])
+        steps = self.next_steps()
+        title = steps[0] if steps else self.reason or self.sentence()
+        note = " ".join([f"{self.call}.", *self.remarks(), *steps[1:]])
         table = figures.html_table(headers, rows, title=title, note=note)
         return figures.to_html(picture, picture.alt) + table
 

@@ -42,9 +42,16 @@ class Saving:
             return False
         return self.low > LEAST_SAVING if self.measured else self.value > LEAST_SAVING
 
+    @property
+    def costs(self) -> bool:
+        """Whether a step surely takes longer."""
+        return self.measured and self.high < -LEAST_SAVING
+
     def __str__(self) -> str:
         if not self.is_known:
             return "not known"
+        if self.measured and self.value < -1:
+            return f"makes a step {1 - self.value:.2g} × as long"
         if self.measured:
             return format_saving(self.value, self.low, self.high)
         return f"at most {self.value:.0%}".replace("%", " %")
@@ -67,9 +74,17 @@ def from_groups(log_ratios: Sequence[float]) -> Saving:
     mean, low, high = statistics.student_interval(log_ratios)
     ends = [1 - math.exp(end) for end in (mean, high, low)]
     value, low, high = (round(end, 3) for end in ends)
-    if not high - low < _TELLS_NOTHING:
+    is_clear = high - low < _TELLS_NOTHING or high < -LEAST_SAVING
+    if not is_clear:
         return unknown("blocks of the same kind differ too much")
     return Saving(value, low, high)
+
+
+def from_two_groups(log_ratios: Sequence[float]) -> Saving:
+    """Return what is lost where a few steps were enough to see it, with its range."""
+    ends = [1 - math.exp(x) for x in (max(log_ratios), min(log_ratios))]
+    value = 1 - math.exp(statistics.student_interval(log_ratios).value)
+    return Saving(value, *ends, reason="few steps were enough to see that it loses")
 
 
 def from_shares(shares: Sequence[float]) -> Saving:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
@@ -29,11 +28,13 @@ class Switch:
 
     `install` enters what the change needs, before set-up. `obstacle` says why it cannot
     be used, "" where it can: it is asked when the run has been profiled. `dropped` is
-    how many steps after a change are not timed.
+    how many steps after a change are not timed. `changes_numbers` says whether steps
+    compute something else, by more than rounding, while it is on.
     """
 
     dropped = _DROPPED
     obstacle = ""
+    changes_numbers = False
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -245,44 +246,3 @@ def _needs_numbers() -> bool:
         frame = frame.f_back
     caller = frame.f_globals.get("__name__", "") if frame else ""
     return caller.startswith(_NEEDS_NUMBERS) or torch.compiler.is_compiling()
-
-
-class OtherThreads(Switch):
-    """Computes with another number of threads in every thread of the run."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__(work)
-        self.number = self.own = 0
-
-    @contextlib.contextmanager
-    def install(self, work: Work) -> Generator[None, None, None]:
-        """Let the loop set a number of its own only while nothing is changed."""
-        import torch
-
-        process = os.getpid()
-        real = torch.set_num_threads
-
-        def set_number(_: Callable[[int], None], asked: int) -> None:
-            # A worker is a process of its own: it has the one thread that it asks for.
-            if os.getpid() == process:
-                self.own = asked
-            real(self.number if self.is_on and os.getpid() == process else asked)
-
-        def greet() -> None:
-            # A new thread reports the count of the one that made it, and uses another.
-            if self.is_on:
-                real(self.number)
-
-        self.set_number = real
-        work.greeters.append(greet)
-        with wrapped(work, (torch, "set_num_threads", set_number)):
-            yield
-
-    def turn(self, on: bool) -> None:
-        """Compute with the other number, or with the loop's own again."""
-        import torch
-
-        if on and not self.is_on:
-            self.own = torch.get_num_threads()
-        super().turn(on)
-        self.set_number(self.number if on else self.own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kit import clock
 from kit.diagnosis import saving
@@ -27,6 +27,8 @@ _BLOCKS = 4
 _SHORT_EPOCH, _MOST_OF_EPOCH = 10, 0.5
 #: A block that was disturbed is made again, so many times in all.
 _TRIES = 3
+#: Where a step takes so many times as long, a few of them are enough.
+_LOSES, _GROUPS_OF_A_LOSER = 2.0, 2
 #: A trial may take so many times as long as planned.
 _MOST_OVER = 1.5
 #: After so many recompilations, a switch is given up.
@@ -125,27 +127,36 @@ class Trials:
         RunEnded where the run has ended, or could not go on while something was left
         out.
         """
-        switch = planned.switch
         values: list[float] = []
         self._compilations = 0
         try:
-            if not switch.obstacle:  # which its first steps may show
-                self._prime(planned)
-            if switch.obstacle:
-                return saving.unknown(f"it cannot be left out: {switch.obstacle}")
-            why = self._make_groups(planned, values)
+            return self._try(planned, values)
         except RunEnded:
             if len(values) < _LEAST_GROUPS:
                 raise
+            return saving.from_groups(values)
         except ExperimentError as error:
-            if not switch.is_on:  # the reader's own
+            if not planned.switch.is_on:  # the reader's own
                 raise
             raise RunEnded(str(error.__cause__ or error)) from None
         finally:
-            if switch.is_on:
-                self._turn(switch, False, drops=False)
-            switch.end()
+            if planned.switch.is_on:
+                self._turn(planned.switch, False, drops=False)
+            planned.switch.end()
             self._spent += planned.seconds
+
+    def _try(self, planned: Planned, values: list[float]) -> Saving:
+        """Add the log-ratio of each group to the values; return what they show."""
+        switch = planned.switch
+        loses = not switch.obstacle and self._prime(planned)
+        if not switch.obstacle:  # which its first steps may have shown
+            if loses:
+                planned = replace(planned, steps=1, groups=_GROUPS_OF_A_LOSER)
+            why = self._make_groups(planned, values)
+        if switch.obstacle:  # and later ones
+            return saving.unknown(switch.obstacle)
+        if loses and values:
+            return saving.from_two_groups(values)
         if len(values) < (2 if is_quick() else _LEAST_GROUPS - 1):
             return saving.unknown(why)
         return saving.from_groups(values)
@@ -170,15 +181,23 @@ class Trials:
     def _tell(self, spent: float) -> None:
         self._driver.progress.expect(spent / max(self._seconds, 1e-9))
 
-    def _prime(self, planned: Planned) -> None:
-        """Run the first block of each side, which never counts."""
+    def _prime(self, planned: Planned) -> bool:
+        """Run the first block of each side, which never counts.
+
+        Returns whether steps take so much longer that a few of them are enough.
+        """
         planned.switch.prime()
-        self._run(planned.steps)
+        if planned.switch.obstacle:
+            return False
+        before = self._run(planned.steps) or 0.0
         self._turn(planned.switch, True)
+        after = self._watch.work.steps[-1].seconds  # the first ones may compile
+        loses = after > _LOSES * before > 0
         planned.switch.begin_block()
-        self._run(planned.steps)
+        self._run(1 if loses else planned.steps)
         planned.switch.end_block()
         self._turn(planned.switch, False)
+        return loses and not is_quick()
 
     def _make_group(self, planned: Planned) -> float | None:
         """Return the log-ratio of times, with and without, of blocks A B B A."""
@@ -218,7 +237,10 @@ class Trials:
         return ends + self._loaders.renewals
 
     def _run(self, steps: int) -> float | None:
-        """Run so many steps; return the seconds of one, without rare long ones."""
+        """Run so many steps; return the seconds of one, without rare long ones.
+
+        None where all of them were such.
+        """
         work = self._watch.work
         begun = len(work.steps)
         block = self._driver.time(steps)
@@ -228,7 +250,8 @@ class Trials:
         own = [step.seconds for step in work.steps[begun:]]
         long = [seconds for seconds in own if self._watch.is_long(seconds)]
         if len(long) == len(own):
-            return None
+            # A repair that loses makes each of them a long one.
+            return None if work.is_plain else block.seconds / len(own)
         rest = block.seconds - math.fsum(long)
         return max(rest, 1e-9) / (len(own) - len(long))
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from kit.diagnosis.causes import CAUSES
 from kit.diagnosis.profiling import Profile
+from kit.diagnosis.repairs import REPAIRS
 from kit.diagnosis.saving import Saving
 
 #: Below this, a cause is no verdict where useful work takes most of the step.
@@ -17,7 +18,8 @@ _MOST = 0.5
 _WORTH_AN_ESTIMATE = 0.20
 #: Costs of training itself: they can be lowered, seldom removed.
 _NECESSARY = ("optimizer", "overhead")
-#: Another number of threads is the simplest of all repairs.
+#: These follow from a repair that was tried, the simplest thing to do.
+_REPAIRED = ("settings", "threads")
 _SIMPLEST = 0.6
 #: Two that are closer than this, one over the other, are about equal.
 _ABOUT_EQUAL = 0.8
@@ -45,9 +47,9 @@ def decide(
     """
     work = {kind: profile.mean(kind) for kind in _WORK}
     useful = sum(work.values())
-    candidates = {**savings, **tried}
+    candidates = {**savings, **_name_by_verdict(tried)}
     contenders = _list_contenders(candidates, work)
-    best = _choose(contenders, candidates, tried)
+    best = _choose(contenders, candidates)
     saves = contenders.get(best, 0.0)
     if hidden := _find_hidden(candidates, saves, work):
         return Verdict(None, hidden)
@@ -62,6 +64,17 @@ def decide(
     small = [f"{_name(cause)} {each}" for cause, each in savings.items()]
     told = "; ".join(small) or "nothing was suspected"
     return Verdict("healthy", f"nothing to repair ({told})")
+
+
+def _name_by_verdict(tried: Mapping[str, Saving]) -> dict[str, Saving]:
+    """Return what the best repair of each kind saves, by the verdict that follows."""
+    found: dict[str, Saving] = {}
+    for name, each in tried.items():
+        verdict = REPAIRS[name].verdict
+        known = found.get(verdict)
+        if verdict and (known is None or each.value > known.value):
+            found[verdict] = each
+    return found
 
 
 def _list_contenders(
@@ -84,11 +97,7 @@ def _list_contenders(
     return found
 
 
-def _choose(
-    contenders: Mapping[str, float],
-    candidates: Mapping[str, Saving],
-    tried: Mapping[str, Saving],
-) -> str:
+def _choose(contenders: Mapping[str, float], candidates: Mapping[str, Saving]) -> str:
     """Return the cause that saves most, a repair where it saves nearly as much.
 
     What was measured goes before what may be saved at most, where they are about equal.
@@ -101,7 +110,7 @@ def _choose(
         return trust * contenders[cause]
 
     best = max(contenders, key=weigh)
-    for repair in tried:
+    for repair in _REPAIRED:
         if contenders.get(repair, 0.0) >= _SIMPLEST * contenders[best]:
             return repair
     return best
@@ -113,7 +122,7 @@ def _find_hidden(
     """Say what may save more than the best one, but is not sure; "" for nothing."""
     useful = sum(work.values())
     for cause, each in candidates.items():
-        if each.is_sure:
+        if each.is_sure or cause in _REPAIRED:  # what was not tried is no cause
             continue
         if not each.is_known:
             if 1 - saves > saves:
@@ -137,12 +146,12 @@ def _list_rivals(
     work: Mapping[str, float],
 ) -> list[str]:
     """Return what costs about as much as the best cause; a repair has no rivals."""
-    if best == "threads":
+    if best in _REPAIRED:
         return []
     rivals = []
     for cause, value in contenders.items():
         one, other = candidates[best], candidates[cause]
-        if cause in (best, "threads") or one.measured != other.measured:
+        if cause == best or cause in _REPAIRED or one.measured != other.measured:
             continue
         is_apart = one.measured and one.low > other.high
         if value > _ABOUT_EQUAL * contenders[best] and not is_apart:
