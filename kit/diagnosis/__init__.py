@@ -1,11 +1,11 @@
 """Where a step's time goes, what removing each cost would save, and what to do.
 
 From the bottom up: `once` drives a run that is started once, `wrapping` lets it call
-something else, `tracing` records it, `profiling` parts its steps into phases. `batches` keeps what loaders give. `switches`
-leave causes out of that run or apply repairs, `steps` watches how long its steps take,
-`trials` makes blocks with and without, `saving` is what they show. `causes` is the
-table of what can be said, `verdict` chooses, `report` tells it. `diagnosing` holds them
-together; `timeline` draws.
+something else, `tracing` records it, `profiling` parts its steps into phases. `batches`
+keeps what loaders give. `switches` leave causes out of that run or apply repairs,
+`steps` watches how long its steps take, `trials` makes blocks with and without,
+`saving` is what they show. `causes` is the table of what can be said, `verdict`
+chooses, `report` tells it. `diagnosing` holds them together; `timeline` draws.
 """
 
 from kit.diagnosis.diagnosing import diagnose

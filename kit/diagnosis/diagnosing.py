@@ -158,8 +158,8 @@ def _observe(
     others = system.describe_load(load, system.read_load())["others_cores"]
     if others > _BUSY:
         findings.remarks.append(
-            f"Other programs used {others:.1f} cores meanwhile: where the loop computes "
-            "with several threads, that is part of what was measured."
+            f"Other programs used {others:.1f} cores meanwhile: where the loop "
+            "computes with several threads, that is part of what was measured."
         )
     if not variant.runs[0].settled:
         findings.remarks.append("Its steps did not settle while it was warmed up.")
@@ -275,8 +275,8 @@ def _conclude(
     remarks = [*findings.remarks]
     if clock.find_initialised() and not profile.trace.devices:
         remarks.append(
-            "What the accelerator did was not recorded: forward, backward and update are "
-            "the time of the host, which starts operations and waits for them."
+            "What the accelerator did was not recorded: forward, backward and update "
+            "are the time of the host, which starts operations and waits for them."
         )
     for cause, takes in findings.left.items():
         remarks.append(
