@@ -31,7 +31,7 @@ _MOST_ENDINGS = 100
 _UNENDING: list[greenlet] = []
 _LATE_SECONDS = 8.0
 #: Who has called backward() so often without an optimizer of PyTorch updates otherwise.
-_MOST_BACKWARDS = 50
+_MOST_BACKWARDS = 300
 _CURE = """If it trains in processes or threads of its own, let its main thread do it. \
 Else put a `yield` into its loop, and diagnose that: train.py:train."""
 _LATE = f"""{{}} has called no optimizer.step() for {_LATE_SECONDS:g} s.

@@ -183,7 +183,8 @@ def test_a_script_runs_as_it_is_and_leaves_nothing(tmp_path, body, most, each):
 
 ENDS = [("print('hi')", "without one optimizer.step()"), ("1 / 0", "ZeroDivision")]
 ENDS += [("sys.exit(3)", "exit status 3"), ("step()", "after 0 steps, too few")]
-ENDS += [("while True: nets[0](torch.ones(width.N)).sum().backward()", "50 times, but")]
+BY_HAND = "while True: nets[0](torch.ones(width.N)).sum().backward()"
+ENDS += [(BY_HAND, "300 times, but")]
 ENDS += [("while True:\n try: step()\n except: pass", "Write `except Exception:`")]
 
 

@@ -8,9 +8,10 @@ the loader has in an epoch.
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +19,13 @@ import psutil
 
 from kit.diagnosis.wrapping import LOADER, Work, wrapped
 
-#: Kept batches take at most this share of the memory that is free.
-_MOST_MEMORY = 0.05
+#: Kept batches take at most this share of the memory that is free, and on a device at
+#: most so many are kept.
+_MOST_MEMORY, _MOST_ON_DEVICE = 0.05, 4
 #: What a loader with workers keeps ready for each of them, where it does not say.
 _PREFETCHED = 2
+#: What a batch may hold beside tensors and arrays, and is never changed in place.
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
 @dataclass(eq=False)
@@ -29,23 +33,27 @@ class Record:
     """What is known of a loader, and the batches that were kept.
 
     `length` is how many batches an epoch has, None for a stream that has not ended yet.
-    `ends` are the numbers of the steps in which an epoch ended.
+    `ends` are the numbers of the steps in which an epoch ended. `is_copied` says that
+    what is given again are copies of the first batches, since the loop changes them in
+    place, or they lie in memory that is scarce. `obstacle` says why they cannot be
+    given again.
     """
 
-    #: Returns the data set, or None once it is gone.
-    find_dataset: Callable[[], Any]
+    #: Returns the loader, or None once it is gone.
+    find_loader: Callable[[], Any]
     length: int | None = None
     workers: int = 0
+    #: How many batches its workers keep ready.
     prefetched: int = 0
     given: int = 0
     ends: list[int] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
+    #: As the first ones were before the loop could change them.
+    pristine: list[Any] = field(default_factory=list)
+    is_copied: bool = False
     #: How many may be kept.
     most: int = 1
-    #: As they were before the loop could change them in place.
-    pristine: list[Any] = field(default_factory=list)
     replayed: int = 0
-    #: Why its batches cannot be given again.
     obstacle: str = ""
 
 
@@ -63,12 +71,7 @@ class Loaders:
         self.records: dict[Any, Record] = {}
         #: Whether batches that were kept are given, and real ones are kept.
         self.gives_kept = self.keeps = self.copies_first = False
-        #: Whether the loop changes batches in place: then it gets copies.
-        self.are_changed = False
-        #: How often an epoch has ended, or a real iterator was begun anew meanwhile.
-        self.ends = self.renewals = 0
-        self._open = weakref.WeakSet[_Batches]()
-        self._foreign = weakref.WeakKeyDictionary[Any, _Batches]()
+        self._foreign: dict[int, _Batches] = {}
         self._place = _Place()
         self._bytes_left = 0
         self._label: Any = None
@@ -118,49 +121,55 @@ class Loaders:
         """Give a batch of an iterator that the reader has begun before the run."""
         if self._place.is_inside:
             return real(iterator)
-        if iterator not in self._foreign:
+        key = id(iterator)
+        if key not in self._foreign:
             record = Record(lambda: iterator)
-            self.records[(id(iterator),)] = record
-            self._foreign[iterator] = _Batches(self, record, lambda: iterator)
-        return self.give(self._foreign[iterator])
+            self.records[key] = record
+            self._foreign[key] = _Batches(self, record, lambda: iterator)
+        return self.give(self._foreign[key])
 
     def _find_record(self, loader: Any) -> Record:
         """Return what is known of a loader, or of one that was made alike before it.
 
         A loader may be made anew for each epoch, and its data set with it.
         """
-        collate = loader.collate_fn
+        collate = getattr(loader, "collate_fn", None)
+        dataset = getattr(loader, "dataset", None)
         kind = (
             type(loader),
-            type(loader.dataset),
-            type(loader.sampler),
-            loader.batch_size,
-            loader.drop_last,
-            getattr(collate, "__code__", collate),
+            type(dataset),
+            type(getattr(loader, "sampler", None)),
+            getattr(loader, "batch_size", None),
+            getattr(loader, "drop_last", None),
+            getattr(collate, "__code__", type(collate)),
         )
-        key = (*kind, id(loader.dataset))
-        for known, record in self.records.items():
-            is_gone = record.find_dataset() is None
-            if known == key or (is_gone and known[:-1] == kind):
-                del self.records[known]
-                break
-        else:
-            record = _make_record(loader)
-        record.find_dataset = _refer_to(loader.dataset)
-        self.records[key] = record
+        key = (*kind, id(dataset))
+        if key not in self.records:
+            gone = [
+                known
+                for known, record in self.records.items()
+                if isinstance(known, tuple)
+                and known[:-1] == kind
+                and record.find_loader() is None
+            ]
+            known = self.records.pop(gone[0]) if gone else _make_record(loader)
+            self.records[key] = known
+        record = self.records[key]
+        record.find_loader = weakref.ref(loader)
         return record
 
     def give(self, batches: _Batches) -> Any:
         """Return the next batch, a real one or a kept one."""
         record = batches.record
-        if not self._work.is_here():
+        if not self._work.is_here() or self._place.is_inside:
             return batches.read()
         is_over = record.length is not None and batches.given >= record.length
         if is_over and (batches.replayed or self.gives_kept):
             self._note_end(record)
             raise StopIteration
-        if self.gives_kept and record.kept:
-            batch = self._replay(record)
+        kept = record.kept
+        if self.gives_kept and kept:
+            batch = self._replay(record, kept)
             batches.replayed += 1
         else:
             batch = self._read(batches)
@@ -173,23 +182,17 @@ class Loaders:
         try:
             batch = batches.read()
         except StopIteration:
-            if not batches.replayed or record.length is None:
-                if not batches.replayed:
-                    record.length = batches.given
-                self._note_end(record)
-                raise
-            # The real one is behind, or was drained: the epoch goes on.
-            batches.renew()
-            self.renewals += 1
-            batch = batches.read()
+            if not batches.replayed:
+                record.length = batches.given
+            self._note_end(record)
+            raise
         if self.copies_first:
             self._keep_first(record, batch)
-        elif self.keeps and len(record.kept) < record.most:
+        elif self.keeps and len(record.kept) < record.most and not record.is_copied:
             record.kept.append(batch)  # within the time of a block: no more is done
         return batch
 
     def _note_end(self, record: Record) -> None:
-        self.ends += 1
         record.ends.append(len(self._work.steps))
 
     # What is kept
@@ -200,11 +203,12 @@ class Loaders:
         `copies_first` also copies them, to see whether the loop changes them in place.
         """
         self.keeps, self.copies_first = True, copies_first
-        self._bytes_left = int(_MOST_MEMORY * psutil.virtual_memory().available)
+        if copies_first:
+            self._bytes_left = int(_MOST_MEMORY * psutil.virtual_memory().available)
+            self.forget()
         for record in self.records.values():
-            record.kept = []
-            if copies_first:
-                record.pristine, record.most = [], 1
+            if not record.is_copied:
+                record.kept = []
 
     def end_keeping(self) -> None:
         """Keep no more of them; find whether the loop has changed those."""
@@ -215,59 +219,70 @@ class Loaders:
         for record in self.records.values():
             pairs = zip(record.kept, record.pristine, strict=True)
             if not all(_are_equal(kept, copy) for kept, copy in pairs):
-                self.are_changed = True
-        if not self.are_changed:
-            for record in self.records.values():
+                record.is_copied = True
+            if not record.is_copied:
                 record.pristine = []
 
     def _keep_first(self, record: Record, batch: Any) -> None:
         """Keep a batch and a copy of it, while there is memory for them."""
-        tensors = _list_tensors(batch)
-        if any(tensor.grad_fn is not None for tensor in tensors):
-            record.obstacle = "its batches belong to a graph of their own"
-        size = 2 * sum(tensor.nbytes for tensor in tensors)
-        if record.obstacle or (self._bytes_left < size and record.kept):
+        if record.obstacle:
+            return
+        try:
+            tensors = _list_tensors(batch)
+            if any(tensor.grad_fn is not None for tensor in tensors):
+                record.obstacle = "its batches belong to a graph of their own"
+                return
+            size = 2 * sum(tensor.nbytes for tensor in tensors)
+            is_far = any(tensor.device.type != "cpu" for tensor in tensors)
+            is_scarce = is_far or any(tensor.is_shared() for tensor in tensors)
+            is_full = self._bytes_left < size
+            is_full = is_full or (is_far and len(record.kept) >= _MOST_ON_DEVICE)
+            if is_full and record.kept:
+                return
+            twin = _copy(batch)
+        except Exception as error:
+            record.obstacle = f"its batches cannot be copied ({type(error).__name__})"
             return
         self._bytes_left -= size
-        record.kept.append(batch)
-        record.pristine.append(_copy(batch))
+        if is_scarce or _is_opaque(batch):
+            record.is_copied = True
+            record.kept.append(twin)
+        else:
+            record.kept.append(batch)
+        record.pristine.append(twin)
         record.most = len(record.kept)
 
     def prepare(self) -> None:
         """Prepare what a block will be given: copies, where the loop changes them."""
         for record in self.records.values():
             record.replayed = 0
-            if self.are_changed:
+            if record.is_copied:
                 record.kept = [_copy(batch) for batch in record.pristine]
 
-    def _replay(self, record: Record) -> Any:
+    def _replay(self, record: Record, kept: list[Any]) -> Any:
         number = record.replayed
         record.replayed += 1
-        if self.are_changed and number >= len(record.kept):
+        if record.is_copied and number >= len(kept):
             return _copy(record.pristine[number % len(record.pristine)])
-        return record.kept[number % len(record.kept)]
+        return kept[number % len(kept)]
 
     def forget(self) -> None:
         """Let all batches go."""
         for record in self.records.values():
             record.kept, record.pristine = [], []
+            record.is_copied, record.most = False, 1
 
-    # Batches that are ready
+    # What is known of them
 
     @property
     def ready(self) -> int:
         """How many batches the workers of a loader hold ready at most."""
         return max((record.prefetched for record in self.records.values()), default=0)
 
-    def drain(self) -> None:
-        """Take what workers hold ready: after a rest they have more than usual."""
-        for batches in list(self._open):
-            for _ in range(batches.record.prefetched if batches.is_begun else 0):
-                try:
-                    batches.read()
-                except StopIteration:
-                    batches.renew()
-                batches.replayed += 1  # it is behind now: its epoch goes on without it
+    @property
+    def workers(self) -> int:
+        """How many workers a loader has at most."""
+        return max((record.workers for record in self.records.values()), default=0)
 
     @property
     def obstacle(self) -> str:
@@ -277,17 +292,25 @@ class Loaders:
             return "no loader of PyTorch was seen"
         return next((record.obstacle for record in used if record.obstacle), "")
 
-    def find_epoch(self) -> int | None:
-        """Return how many steps lie between two ends of the longest loader's epochs."""
-        used = [record for record in self.records.values() if len(record.ends) > 1]
+    def find_kind(self) -> str:
+        """Return who loads: "workers", a "loader" in the loop's own thread, or ""."""
+        used = [record for record in self.records.values() if record.given]
         if not used:
-            return None
-        main = max(used, key=lambda record: record.length or 0)
-        return max(1, main.ends[-1] - main.ends[-2])
+            return ""
+        return "workers" if any(record.workers for record in used) else "loader"
 
-    def note_open(self, batches: _Batches) -> None:
-        """Note an iterator that the loop has."""
-        self._open.add(batches)
+    @property
+    def ends(self) -> list[int]:
+        """In which steps the epochs of the main loader have ended."""
+        used = [record for record in self.records.values() if record.given]
+        main = max(used, key=lambda record: record.given, default=None)
+        return main.ends if main else []
+
+    def find_epoch(self) -> int | None:
+        """Return how many steps an epoch has, None where none has ended twice."""
+        if len(self.ends) < 2:
+            return None
+        return max(1, self.ends[-1] - self.ends[-2])
 
     def label(self, real: Iterator[Any]) -> contextlib.AbstractContextManager[Any]:
         """Return what labels the reading of a batch in a trace."""
@@ -316,7 +339,6 @@ class _Batches:
         self._real: Iterator[Any] | None = None
         #: How many batches the loop got of it, and how many of these were kept ones.
         self.given = self.replayed = 0
-        loaders.note_open(self)
         if not loaders.gives_kept:
             self._find_real()
 
@@ -327,15 +349,12 @@ class _Batches:
         return self._loaders.give(self)
 
     def __len__(self) -> int:
+        if self.record.length is not None:
+            return self.record.length
         return len(self._find_real())  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._find_real(), name)
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether there is a real iterator."""
-        return self._real is not None
 
     def _find_real(self) -> Iterator[Any]:
         if self._real is None:
@@ -349,28 +368,18 @@ class _Batches:
         with self._loaders.inside(), self._loaders.label(real):
             return next(real)
 
-    def renew(self) -> None:
-        """Begin to read anew."""
-        self._real = None
-
 
 def _make_record(loader: Any) -> Record:
-    record = Record(_refer_to(loader.dataset))
-    with contextlib.suppress(TypeError, NotImplementedError):
-        if not hasattr(loader.dataset, "__iter__"):
+    from torch.utils.data import IterableDataset
+
+    record = Record(weakref.ref(loader))
+    with contextlib.suppress(Exception):  # its own class may know no length
+        if not isinstance(loader.dataset, IterableDataset):
             record.length = len(loader)
-    record.workers = loader.num_workers
-    if record.workers:
-        record.prefetched = record.workers * (loader.prefetch_factor or _PREFETCHED)
+    record.workers = getattr(loader, "num_workers", 0)
+    ready = getattr(loader, "prefetch_factor", None) or _PREFETCHED
+    record.prefetched = record.workers * ready
     return record
-
-
-def _refer_to(dataset: Any) -> Callable[[], Any]:
-    """Return what returns a data set, until it is gone where it may go."""
-    try:
-        return weakref.ref(dataset)
-    except TypeError:
-        return lambda: dataset
 
 
 def _list_subclasses(kind: type) -> Iterator[type]:
@@ -379,16 +388,42 @@ def _list_subclasses(kind: type) -> Iterator[type]:
         yield from _list_subclasses(each)
 
 
-def _list_tensors(batch: Any) -> list[Any]:
-    import torch
+# What a batch is made of
+
+
+def _list_leaves(batch: Any) -> list[Any]:
     from torch.utils._pytree import tree_leaves
 
-    return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    return tree_leaves(batch)
+
+
+def _is_opaque(batch: Any) -> bool:
+    """Return whether a batch has parts that may hold tensors of their own."""
+    import numpy
+    import torch
+
+    known = (torch.Tensor, numpy.ndarray, numpy.generic, *_PLAIN)
+    return not all(isinstance(leaf, known) for leaf in _list_leaves(batch))
+
+
+def _list_tensors(batch: Any) -> list[Any]:
+    """Return the tensors of a batch, also those of objects that hold them."""
+    import torch
+
+    found = []
+    for leaf in _list_leaves(batch):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif not isinstance(leaf, _PLAIN):
+            data = getattr(leaf, "data", None)
+            inner = data if isinstance(data, Mapping) else getattr(leaf, "__dict__", {})
+            values = _list_leaves(dict(inner))
+            found += [each for each in values if isinstance(each, torch.Tensor)]
+    return found
 
 
 def _copy(batch: Any) -> Any:
-    """Copy the tensors and arrays of a batch; pinned ones stay pinned."""
-    import numpy
+    """Copy a batch; pinned tensors stay pinned."""
     import torch
     from torch.utils._pytree import tree_map
 
@@ -396,25 +431,40 @@ def _copy(batch: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             twin = leaf.detach().clone().requires_grad_(leaf.requires_grad)
             return twin.pin_memory() if leaf.is_pinned() else twin
-        return leaf.copy() if isinstance(leaf, numpy.ndarray) else leaf
+        return leaf if isinstance(leaf, _PLAIN) else copy.deepcopy(leaf)
 
     return tree_map(copy_leaf, batch)
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Return whether all tensors and arrays of two batches have the same bits."""
+    """Return whether two batches are equal in all their parts, as far as that is known.
+
+    Other containers, devices or types are a change; so is what cannot be compared.
+    """
+    from torch.utils._pytree import tree_flatten
+
+    (these, shape), (those, other_shape) = tree_flatten(one), tree_flatten(other)
+    if shape != other_shape:
+        return False
+    try:
+        return all(_are_alike(a, b) for a, b in zip(these, those, strict=True))
+    except Exception:
+        return False
+
+
+def _are_alike(one: Any, other: Any) -> bool:
     import numpy
     import torch
-    from torch.utils._pytree import tree_leaves
 
-    for a, b in zip(tree_leaves(one), tree_leaves(other), strict=True):
-        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            if a.layout != torch.strided or a.is_quantized:
-                continue
-            if a.is_floating_point():
-                a, b = a.detach().nan_to_num(), b.detach().nan_to_num()
-            if not torch.equal(a, b):
-                return False
-        elif isinstance(a, numpy.ndarray) and not numpy.array_equal(a, b):
-            return False
+    if isinstance(one, torch.Tensor):
+        own = one.device, one.dtype, one.shape
+        is_same = own == (other.device, other.dtype, other.shape)
+        return is_same and torch.equal(_without_nan(one), _without_nan(other))
+    if isinstance(one, numpy.ndarray):
+        return one.dtype == other.dtype and numpy.array_equal(one, other)
     return True
+
+
+def _without_nan(tensor: Any) -> Any:
+    tensor = tensor.detach()
+    return tensor.nan_to_num() if tensor.is_floating_point() else tensor

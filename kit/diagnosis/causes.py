@@ -26,6 +26,8 @@ class Cause:
         return " ".join(filter(None, parts))
 
 
+#: Phases of a step that are not called as their cause.
+PHASE_OF_CAUSE = {"transfer": "copies"}
 CAUSES = {
     "input": Cause(
         "the wait for data",
@@ -40,7 +42,7 @@ CAUSES = {
         "04 loading",
     ),
     "python": Cause(
-        "your own code beside the training",
+        "your own code outside forward, backward and update",
         "Your own code takes the time: do it every hundred steps, or elsewhere.",
         "if step % 100 == 0: ...  # log, save, compute metrics",
         "02 profiling",
@@ -63,7 +65,7 @@ CAUSES = {
     "optimizer": Cause(
         "the update of parameters",
         "Updating the parameters takes the time: one operation over all of them is "
-        "quicker than one for each.",
+        "quicker than one for each. Many optimizers take fused=True.",
         "torch.optim.AdamW(model.parameters(), fused=True)",
         "08 fewer, larger kernels: one update for all parameters",
         "It changes results by rounding only, and gains less than leaving it all out.",
@@ -83,8 +85,8 @@ CAUSES = {
     ),
     "compute": Cause(
         "arithmetic",
-        "Good news: the largest part of the time is useful arithmetic. Hardware for "
-        "fewer bits makes it cheaper, and so does a smaller model.",
+        "Good news: the largest part of the time is useful arithmetic. Lower precision "
+        "makes it faster on hardware that supports it, and so does a smaller model.",
         "with torch.autocast(device, dtype=torch.bfloat16): ...",
         "10 mixed precision",
         "It changes the result: it computes with fewer digits.",

@@ -15,7 +15,7 @@ from typing import Any
 
 from kit import clock, system
 from kit.diagnosis import repairs, saving
-from kit.diagnosis.causes import CAUSES
+from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE
 from kit.diagnosis.modules import Training
 from kit.diagnosis.once import OnceVariant, RunEnded, refuse_short_run
 from kit.diagnosis.profiling import Profile, record
@@ -41,17 +41,15 @@ from kit.measuring.run import Driver, drive
 from kit.mode import is_quick
 from kit.progress import Progress, take_turn
 
-#: Recorded steps that are longer than plain ones by more show what disturbed them.
-_BLURRED = 1.0
 _MOST_CAUSES, _MOST_REPAIRS = 3, 2
 #: Other programs are told that use more cores.
 _BUSY = 0.3
 #: Rare long steps are looked for in so many seconds of unchanged steps.
 _PLAIN_SECONDS, _BETWEEN_LOOKS = 10.0, 0.5
-#: Phases that are not called as their cause.
-PHASES = {"transfer": "copies"}
-#: What a cause is estimated by where it is not left out: a phase, or what lies across.
-_ESTIMATED = {"python": "python", "overhead": "overhead", "optimizer": "loops"}
+#: Causes that switches leave out, and those of them that only a device has.
+_SWITCHED, _ON_DEVICE = ("input", "transfer", "sync"), ("transfer", "sync")
+#: Causes that are estimated where they are not left out.
+_ESTIMATED = ("python", "overhead", "optimizer")
 
 
 def diagnose(
@@ -109,7 +107,10 @@ class _Findings:
     left: dict[str, float] = field(default_factory=dict)
     #: Why repairs were not tried that may help.
     untried: dict[str, str] = field(default_factory=dict)
+    unaffordable: set[str] = field(default_factory=set)
     long_steps: LongSteps | None = None
+    growth: str = ""
+    loads: str = ""
     remarks: list[str] = field(default_factory=list)
     #: How many cores other programs used.
     load: float = 0.0
@@ -174,10 +175,12 @@ def _observe(
             "computes with several threads, that is part of what was measured."
         )
     if not variant.runs[0].settled:
-        findings.remarks.append("Its steps did not settle while it was warmed up.")
+        findings.remarks.append(
+            "Step times had not become stable by the end of the warm-up."
+        )
     findings.long_steps = watch.find_long_steps()
-    if growth := watch.find_growth():
-        findings.remarks.insert(0, growth)
+    findings.growth = watch.find_growth()
+    findings.loads = switches.input.loaders.find_kind()
     diagnosis = _conclude(experiment, dict(knobs), findings)
     if interrupt is not None:
         kept: Any = KeyboardInterrupt(
@@ -192,7 +195,8 @@ def _observe(
 def _tell_end(steps: int, error: str) -> str:
     """Say that a run has ended before all was measured."""
     if error:
-        return f"It could not go on while something was left out: {error}"
+        first = error.partition("\n")[0]
+        return f"It could not go on, perhaps because something was left out: {first}"
     return f"It ended after {steps} steps, before all was measured."
 
 
@@ -221,6 +225,7 @@ def _look(
     planned = _plan_trials(facts, switches, due, seconds)
     # What is not made before the run ends, or is interrupted, was not measured.
     findings.left = {each.name: each.seconds for each in planned.trials} | planned.left
+    findings.unaffordable = {*planned.left}
     most = 0.0 if is_quick() else min(_PLAIN_SECONDS, seconds / 4)
     # About half of the time that trials take, nothing is changed.
     rest = max(0.0, most - watch.plain_seconds - planned.seconds / 2)
@@ -236,6 +241,7 @@ def _look(
     progress.doing = "looking for rare long steps"
     while watch.plain_seconds < most:
         driver.time_at_least(1, min(_BETWEEN_LOOKS, most))
+        watch.note_memory()
         progress.expect(1 - (most - watch.plain_seconds) / max(whole, 1e-9))
 
 
@@ -266,7 +272,8 @@ def find_suspects(profile: Profile, switches: Mapping[str, Switch]) -> dict[str,
     is_unseen = bool(clock.find_initialised()) and not profile.trace.devices
     is_by_hand = 2 * profile.mean("loops") > profile.shares.get("optimizer", 0.0)
     shares = {
-        cause: profile.shares.get(PHASES.get(cause, cause), 0.0) for cause in switches
+        cause: profile.shares.get(PHASE_OF_CAUSE.get(cause, cause), 0.0)
+        for cause in switches
     }
     competes = {"input"} if profile.children else set()
     unseen = {"transfer", "sync"} if is_unseen else set()
@@ -297,11 +304,12 @@ def _conclude(
             "What the accelerator did was not recorded: forward, backward and update "
             "are the time of the host, which starts operations and waits for them."
         )
-    for cause, takes in findings.left.items():
-        remarks.append(
-            f"Not measured: {_name(cause)} (that takes about {format_seconds(takes)}; "
-            "give it more seconds)."
-        )
+    for name, takes in findings.left.items():
+        is_repair = name in repairs.REPAIRS
+        what = _name(name) if is_repair else f"leaving out {_name(name)}"
+        more = "; give it more seconds" if name in findings.unaffordable else ""
+        seconds = format_seconds(takes)
+        remarks.append(f"Not measured: {what} (about {seconds}{more}).")
     return Diagnosis(
         experiment=experiment,
         knobs=knobs,
@@ -312,6 +320,8 @@ def _conclude(
         untried=findings.untried,
         profile=profile,
         long_steps=findings.long_steps,
+        growth=findings.growth,
+        loads=findings.loads,
         notes=remarks,
     )
 
@@ -323,15 +333,20 @@ def _name(name: str) -> str:
 
 
 def _fall_back(findings: _Findings, profile: Profile) -> dict[str, Saving]:
-    """Return the savings; what could not be left out saves its share at most."""
+    """Return the savings; what was not measured saves its share at most.
+
+    Not so where the share was not the reason to suspect it.
+    """
     savings = dict(findings.savings)
-    for cause, reason in [
-        *((cause, each.reason) for cause, each in savings.items() if not each.is_known),
-        *((cause, "it was not left out") for cause in findings.left),
-    ]:
-        share = profile.shares.get(PHASES.get(cause, cause), 0.0)
-        if cause in CAUSES and cause not in repairs.REPAIRS:
-            reason = f"its share of the profile; {reason}"
+    is_unseen = bool(clock.find_initialised()) and not profile.trace.devices
+    for cause in _SWITCHED:
+        known = savings.get(cause)
+        share = profile.shares.get(PHASE_OF_CAUSE.get(cause, cause), 0.0)
+        if (known and known.is_known) or (is_unseen and cause in _ON_DEVICE):
+            continue
+        if share > LEAST_SAVING or known:
+            why = f"; {known.reason}" if known else ""
+            reason = f"its share of the profile{why}"
             savings[cause] = Saving(share, measured=False, reason=reason)
     return savings
 
@@ -339,11 +354,11 @@ def _fall_back(findings: _Findings, profile: Profile) -> dict[str, Saving]:
 def estimate_rest(profile: Profile, known: Mapping[str, Saving]) -> dict[str, Saving]:
     """Return what the causes save at most that cannot be left out, by their shares."""
     blurred = saving.unknown(f"recording made steps {profile.inflation:.0%} longer")
-    # To record what a device does may take as long as the steps themselves.
-    is_clear = profile.inflation <= _BLURRED or profile.trace.devices
     found = {}
-    for cause, name in _ESTIMATED.items():
-        shares = profile.across[name]
-        if cause not in known and max(shares) > 0:
-            found[cause] = saving.from_shares(shares) if is_clear else blurred
+    for cause in _ESTIMATED:
+        shares = profile.across[cause]
+        is_known = cause in known and known[cause].is_known
+        if not is_known and max(shares) > 0:
+            estimate = blurred if profile.is_blurred else saving.from_shares(shares)
+            found[cause] = estimate
     return found

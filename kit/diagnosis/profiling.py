@@ -47,6 +47,8 @@ _LEAST_STEPS, _MOST_STEPS, _MOST_EVENTS = 5, 60, 150_000
 #: Looks at the reader's lines need more steps than the profile does, where those are
 #: short.
 _MOST_LOOKED_AT = 200
+#: Recorded steps that are longer than plain ones by more show what disturbed them.
+_BLURRED = 1.0
 #: Of steps that are longer, single ones are recorded.
 LONG_STEP_SECONDS = 0.5
 #: A pause between operations that is so many operations long is the reader's own code.
@@ -63,7 +65,8 @@ _STEP = "Optimizer.step#"
 EXCHANGES = ("gloo:", "nccl:")
 _CALLS = ("c10d::", "record_param_comms", *EXCHANGES)
 _WAITS = {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"}
-_COPIES = {"cudaMemcpyAsync", "cudaMemcpy"}
+_COPIES = {"cudaMemcpyAsync", "cudaMemcpyAsync HtoD", "cudaMemcpyAsync DtoH"}
+_COPIES |= {"cudaMemcpy", "cudaMemcpy HtoD", "cudaMemcpy DtoH"}
 _READS = {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"}
 #: Arithmetic that updates parameters, clips gradients or averages weights.
 _UPDATE = re.compile(
@@ -83,9 +86,14 @@ _OTHER = re.compile(
     r"|linalg_(?!vector_norm)\w+|lu_\w+|cholesky\w*|fft_\w+|random|normal|uniform"
     r"|bernoulli|exponential)_?"
 )
-_KERNELS = re.compile(r"gemm|cutlass|conv|xmma|wgrad|dgrad|flash|attention|cudnn", re.I)
+_KERNELS = re.compile(
+    r"(?!triton_(poi|red|per))"
+    r".*(gemm|nvjet|cutlass|conv|xmma|wgrad|dgrad|flash|fmha|attention|cudnn|triton_tem)",
+    re.I,
+)
 _TRAINING = ("forward", "backward")
-_ACROSS = ("python", "compute", "memory", "other", "overhead", "loops", "waiting")
+_ACROSS = ("python", "compute", "memory", "other", "overhead", "optimizer", "loops")
+_ACROSS += ("waiting",)
 
 
 class Segment(NamedTuple):
@@ -103,8 +111,9 @@ class Profile(NamedTuple):
     `shares` part the main thread's wall time. Across them lie "compute" (matrix
     products and the like), "memory" (operations that mostly move numbers), "other"
     (sorting and the like), "overhead" (what operations cost before they do anything),
-    "loops" (updates outside of `optimizer.step()`) and "waiting" (for other threads):
-    `across` has their fractions of each step. `lines` are the reader's, by phase, with
+    "optimizer" (all updates), "loops" (those outside of `optimizer.step()`) and
+    "waiting" (for other threads): `across` has their fractions of each step, over the
+    mean step. `lines` are the reader's, by phase, with
     their shares of it; `inner` are a framework's below them. `slowest` is the operation
     that took most of forward and backward, with its share of the step.
     """
@@ -125,6 +134,14 @@ class Profile(NamedTuple):
     def mean(self, name: str) -> float:
         """Return the fraction of a step that lies across the phases."""
         return statistics.fmean(self.across[name])
+
+    @property
+    def is_blurred(self) -> bool:
+        """Whether recording made steps so much longer that shares say little.
+
+        To record what a device does may take as long as the steps themselves.
+        """
+        return self.inflation > _BLURRED and not self.trace.devices
 
     @property
     def other_threads(self) -> int:
@@ -213,8 +230,9 @@ def record(driver: Driver, steps: int | None = None) -> list[Profile]:
         pass
     seconds = sum(b.wall_seconds for b in plain) / sum(b.steps for b in plain)
     facts = {"step_seconds": seconds, "children": children, "processes": len(traces)}
+    is_script = driver.variant.experiment.is_script
     processes = zip(traces, looks, samples, here, strict=True)
-    return [_make_profile(*each, facts) for each in processes]
+    return [_make_profile(*each, facts, is_script) for each in processes]
 
 
 def look_around(_: object = None) -> tuple[float, int]:
@@ -240,14 +258,17 @@ def _count_steps(driver: Driver, seconds: float, most: int = _MOST_STEPS) -> int
 # What the main thread does when
 
 
-def part(trace: Trace, long_pause: float) -> list[Segment]:
+def part(
+    trace: Trace, long_pause: float, *, ends_with_update: bool = False
+) -> list[Segment]:
     """Part the main thread's wall time between the marks into phases, without a gap.
 
     An operation is an event that no other holds; the reader's own labels are looked
     through. Pauses belong to what follows; those longer than `long_pause`, in
-    nanoseconds, are the reader's own code.
+    nanoseconds, are the reader's own code. A script's step ends with its update: what
+    comes after that, such as metrics, opens the next one.
     """
-    found = _place(list(_find_operations(trace)), trace)
+    found = _place([*_find_operations(trace)], trace, ends_with_update)
     begin, end = trace.marks[0], trace.marks[-1]
     segments: list[Segment] = []
     for event, phase in [*found, (Event(end, end, "", ""), "forward")]:
@@ -296,14 +317,15 @@ def _name_phase(event: Event, names: set[str], has_device: bool) -> str | None:
     if event.is_label:
         return None
     if has_device and names & _COPIES:
-        return "sync" if event.name in _READS else "copies"
+        is_read = event.name in _READS or any("DtoH" in name for name in names)
+        return "sync" if is_read else "copies"
     if has_device and names & _WAITS:
         return "sync"
     return "forward"
 
 
 def _place(
-    found: Sequence[tuple[Event, str]], trace: Trace
+    found: Sequence[tuple[Event, str]], trace: Trace, ends_with_update: bool
 ) -> Iterator[tuple[Event, str]]:
     """Yield operations with their phase by their place in the step.
 
@@ -320,7 +342,11 @@ def _place(
         update = max([backward, *updates])
         rest = [e.name for e, phase in step[update + 1 :] if phase == "forward"]
         writes = any(n.endswith("_") or "_foreach_" in n for n in rest)
+        inputs = [n for n, (_, phase) in enumerate(step) if phase == "input"]
+        begin = inputs[0] if inputs and ends_with_update else 0
         for number, (event, phase) in enumerate(step):
+            if phase == "forward" and number < begin:
+                phase = "python"
             if phase == "forward" and number > backward:
                 is_update = writes and _UPDATE.fullmatch(event.name)
                 phase = "optimizer" if number < update or is_update else "python"
@@ -330,7 +356,7 @@ def _place(
 class Lines(NamedTuple):
     """The lines that were seen most in each phase, with their shares of it.
 
-    `inner` are those of a framework, where one line of the reader's is nearly all.
+    `inner` are those of a framework that trains, where it is most of them.
     `waiting` and `queue` are the shares of the reader's own code that only wait for
     other threads, and for a queue.
     """
@@ -369,9 +395,9 @@ def write_most(lines: Iterable[str]) -> list[str]:
     """
     counts = Counter(lines)
     whole = counts.total()
-    waits = (WAITING, WAITING_FOR_QUEUE)
-    most = [each for each in counts.most_common(3) if each[0] not in waits]
-    return [f"{line} ({count / whole:.0%})" for line, count in most]
+    for wait in (WAITING, WAITING_FOR_QUEUE):
+        del counts[wait]
+    return [f"{line} ({count / whole:.0%})" for line, count in counts.most_common(3)]
 
 
 # What it is spent on
@@ -439,7 +465,12 @@ def name_kind(operation: str) -> str:
 
 
 def find_slowest(trace: Trace, segments: Sequence[Segment]) -> str:
-    """Return the operation that took most of forward and backward, with its share."""
+    """Return the operation that took most of forward and backward, with its share.
+
+    What the host calls says little about what a device does: then "".
+    """
+    if trace.devices:
+        return ""
     starts = [segment.start for segment in segments]
     own: Counter[str] = Counter()
     events = zip(trace.main, _own_times(trace.main), strict=True)
@@ -449,7 +480,8 @@ def find_slowest(trace: Trace, segments: Sequence[Segment]) -> str:
             own[event.name] += int(nanoseconds)
     whole = trace.marks[-1] - trace.marks[0]
     for name, nanoseconds in own.most_common(1):
-        return f"{name} ({nanoseconds / whole:.0%})"
+        short = name.removeprefix("autograd::engine::evaluate_function: ")
+        return f"{short} ({nanoseconds / whole:.0%})"
     return ""
 
 
@@ -469,7 +501,7 @@ def _weigh_devices(trace: Trace, steps: Sequence[Counter[str]]) -> None:
         until = max(until, event.stop)
         if not event.name.startswith(("Memcpy", "Memset")):
             now = steps[bisect.bisect_right(trace.marks, event.start) - 1]
-            kind = "compute" if _KERNELS.search(event.name) else "memory"
+            kind = "compute" if _KERNELS.match(event.name) else "memory"
             now[kind] += took
             now["overhead"] = max(0, now["overhead"] - took)
 
@@ -480,17 +512,20 @@ def _make_profile(
     samples: Sequence[Sample],
     here: tuple[float, int],
     facts: Mapping[str, Any],
+    is_script: bool,
 ) -> Profile:
     """Make of what was recorded what it shows."""
     operation_seconds, threads = here
     recorded = (trace.marks[-1] - trace.marks[0]) / 1e9
     plain = facts["step_seconds"] * (len(trace.marks) - 1)
     least = 1e9 * operation_seconds
-    segments = part(trace, _LONG_PAUSE * least)
+    pause = _LONG_PAUSE * least
+    segments = part(trace, pause, ends_with_update=is_script)
     # What is longer than events explain has other reasons: the machine's speed.
     extra = 1e9 * max(0.0, recorded - plain) / max(1, len(trace.main))
     steps = weigh(trace, segments, min(extra, least), least)
-    lines = find_lines(samples, part(look, _LONG_PAUSE * least))
+    looked_at = part(look, pause, ends_with_update=is_script)
+    lines = find_lines(samples, looked_at)
     for step in steps:  # what other threads do meanwhile is not the main one's
         now: Any = step
         now["waiting"] = lines.waiting * now["python"]
@@ -500,12 +535,13 @@ def _make_profile(
         now["input"] += queue
     wholes = [sum(now[p] for p in figures.PHASES) or 1 for now in steps]
     sums, whole = sum(steps, Counter[str]()), sum(wholes)
-    pairs = [*zip(steps, wholes, strict=True)]
+    mean = whole / len(steps)
     return Profile(
         trace=trace,
         segments=segments,
         shares={p: sums[p] / whole for p in figures.PHASES if sums[p]},
-        across={name: [now[name] / all_ for now, all_ in pairs] for name in _ACROSS},
+        # Over the mean step, so that a long one counts as much as it takes.
+        across={name: [now[name] / mean for now in steps] for name in _ACROSS},
         slowest=find_slowest(trace, segments),
         lines=lines.own,
         inner=lines.inner,

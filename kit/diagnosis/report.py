@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kit import figures
-from kit.diagnosis.causes import CAUSES, Cause
+from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE, Cause
 from kit.diagnosis.profiling import Profile
 from kit.diagnosis.repairs import REPAIRS
 from kit.diagnosis.saving import Saving
@@ -24,8 +23,6 @@ from kit.measuring.measurement import compare
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Phases that are not called as their cause.
-_PHASES = {"transfer": "copies"}
 #: Savings below this are not shown.
 _LEAST_SHOWN = 0.01
 #: Rare long steps come first where they take this share of the time.
@@ -47,12 +44,18 @@ _WORKERS = (
     "sample, such as decoding and resizing them once."
 )
 #: Advice where a framework's code takes the time, not the reader's.
-_FRAMEWORK = "the framework's own code beside the training"
+_FRAMEWORK = "the framework's own code outside forward, backward and update"
 _SWITCH_OFF = (
     "The framework's own code takes the time: switch off what you do not need, such as "
     "its progress bar, logging and checkpoints, or let it do that less often."
 )
 _LESS_OFTEN = "Trainer(..., enable_progress_bar=False)  # as Lightning calls it"
+#: Advice for a loop that waits for something else than a loader of PyTorch.
+_OWN_QUEUE = (
+    "The loop waits for a queue or another process: make that one faster, or let it "
+    "run ahead."
+)
+_AHEAD = "batches = queue.Queue(maxsize=8)  # more of them may be ready"
 _ONCE = "samples = [dataset[i] for i in range(len(dataset))]  # once, if memory allows"
 
 
@@ -76,6 +79,9 @@ class Diagnosis:
     profile: Profile
     untried: dict[str, str] = field(default_factory=dict)
     long_steps: LongSteps | None = None
+    growth: str = ""
+    #: Who loads: "workers", a "loader" in the loop's own thread, or nobody.
+    loads: str = "loader"
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -95,7 +101,9 @@ class Diagnosis:
         if self.verdict == "python" and self._is_framework:
             changed = {"sentence": _SWITCH_OFF, "code": _LESS_OFTEN}
             return dataclasses.replace(cause, removed=_FRAMEWORK, **changed)
-        if self.verdict == "input" and self.profile.children:
+        if self.verdict == "input" and not self.loads:
+            return dataclasses.replace(cause, sentence=_OWN_QUEUE, code=_AHEAD)
+        if self.verdict == "input" and self.loads == "workers":
             return dataclasses.replace(cause, sentence=_WORKERS, code=_ONCE)
         repairs = _ADDRESSED.get(self.verdict, ())
         winner = self._find_winner(repairs)
@@ -137,14 +145,16 @@ class Diagnosis:
     def sentence(self) -> str:
         """Return the finding in a sentence, or two where rare long steps matter."""
         finding = self._find_ordinary()
-        if self.long_steps is None or self.long_steps.share < _MATTERS:
+        long = self.long_steps
+        if long is None or long.count == 1 or long.share < _MATTERS:
             return finding
-        first = f"{self.long_steps.share:.0%} of the time lies in rare long steps"
-        return f"{first}. Of the others: {finding[0].lower()}{finding[1:]}"
+        return f"{long.share:.0%} of the time lies in rare long steps. {finding}"
 
     def _find_ordinary(self) -> str:
         """Return what was found of ordinary steps."""
         saving = self.savings.get(self.verdict or "")
+        if self.verdict is None and self.reason.endswith("cost about the same"):
+            return f"{self.reason[0].upper()}{self.reason[1:]}."
         if self.verdict is None:
             return f"Cannot tell what takes the time: {self.reason}."
         winner = self._find_winner(_ADDRESSED.get(self.verdict, ()))
@@ -190,16 +200,23 @@ class Diagnosis:
         ratio = found.ratio
         gained = Saving(*(1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)))
         predicted = {**self.savings, **self.tried}.get(self.verdict or "")
-        title = "Cannot tell; the" if ratio.verdict == "cannot tell" else "The"
-        title += f" repair saves {gained}; predicted: {predicted or 'nothing'}"
+        title = f"The repair saves {gained}"
+        if ratio.verdict == "cannot tell":
+            title = f"Cannot tell whether the repair saves time: {gained}"
+        elif ratio.verdict == "slower":
+            title = f"The repair costs time, it saves {gained}"
+        title += f"; predicted: {predicted or 'nothing'}"
         return dataclasses.replace(found, title=title)
 
     def _list_shown(self) -> list[tuple[str, Saving]]:
         """Return names of causes and repairs with what they save, the most first."""
-        named = [(self._name(cause), each) for cause, each in self.savings.items()]
+        named = [
+            (f"without {self._name(cause)}", each)
+            for cause, each in self.savings.items()
+        ]
         shown = [pair for pair in named if pair[1].value >= _LEAST_SHOWN]
         shown.sort(key=lambda pair: -pair[1].value)
-        tried = [(f"tried: {self._name_repair(r)}", s) for r, s in self.tried.items()]
+        tried = [(f"with {self._name_repair(r)}", s) for r, s in self.tried.items()]
         return shown + [(name, each) for name, each in tried if each.is_known]
 
     def _name_repair(self, repair: str) -> str:
@@ -225,23 +242,25 @@ class Diagnosis:
     def remarks(self) -> list[str]:
         """Return what else a reader should know, a sentence each."""
         profile = self.profile
-        phase = _PHASES.get(self.verdict or "", self.verdict) or ""
-        told = [str(self.long_steps)] if self.long_steps else []
+        phase = PHASE_OF_CAUSE.get(self.verdict or "", self.verdict) or ""
+        told = [self.growth] if self.growth else []
+        told += [str(self.long_steps)] if self.long_steps else []
         told += [self.advice.advise()] if self.advice else []
         if lines := profile.lines.get(phase):
-            told.append(f"Your lines there: {'; '.join(lines)}.")
+            told.append(f"Most of that time is at these lines: {'; '.join(lines)}.")
         if lines := profile.inner.get(phase):
             told.append(f"The framework's lines below them: {'; '.join(lines)}.")
         told += [self._tell_tried(repair) for repair in self.tried]
         told += self.notes
         told += [
-            f"{name[0].upper()}{name[1:]}: not known, {saving.reason}."
+            f"{name[0].upper()}{name[1:]} is not known: {saving.reason}."
             for name, saving in self._list_unknown()
         ]
         told.append(
-            "Intervals are those of blocks within this one run. Starting operations "
-            f"takes {profile.mean('overhead'):.0%} of the step; recording made steps "
-            f"{profile.inflation:.0%} longer, which is taken off."
+            "Brackets are 95 % intervals from blocks of steps in this one run; another "
+            f"run may differ. Starting operations takes {profile.mean('overhead'):.0%} "
+            f"of the step. Recording made steps {profile.inflation:.0%} longer, which "
+            "is corrected for as far as possible."
         )
         return told
 
@@ -250,7 +269,7 @@ class Diagnosis:
         named += [
             (f"what {self._name_repair(r)} saves", s) for r, s in self.tried.items()
         ]
-        return [(name, saving) for name, saving in named if math.isnan(saving.value)]
+        return [(name, saving) for name, saving in named if not saving.is_known]
 
     def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
         seconds = self.profile.step_seconds
@@ -261,7 +280,7 @@ class Diagnosis:
         savings = [(name, str(each), each.reason) for name, each in self._list_shown()]
         tables = [(("phase", "share", "per step"), phases)]
         if savings:
-            tables.append((("without", "saves", ""), savings))
+            tables.append((("a step", "saves", ""), savings))
         return tables
 
     def __repr__(self) -> str:
@@ -278,7 +297,7 @@ class Diagnosis:
         """Return what to change and where, and how to see whether it has gained."""
         if self.advice is None or not self.advice.code:
             return []
-        phase = _PHASES.get(self.verdict or "", self.verdict) or ""
+        phase = PHASE_OF_CAUSE.get(self.verdict or "", self.verdict) or ""
         lines = self.profile.lines.get(phase, [])
         where = f"  (at {lines[0].partition(': ')[0]})" if lines else ""
         if self.experiment.is_script:
@@ -292,7 +311,7 @@ class Diagnosis:
         picture = self.plot()
         headers, rows = self._tables()[-1]
         steps = self.next_steps()
-        title = steps[0] if steps else self.reason or self.sentence()
+        title = steps[0] if steps else self.sentence()
         note = " ".join([f"{self.call}.", *self.remarks(), *steps[1:]])
         table = figures.html_table(headers, rows, title=title, note=note)
         return figures.to_html(picture, picture.alt) + table

@@ -13,6 +13,8 @@ from kit.figures import format_saving
 LEAST_SAVING = 0.03
 #: An interval that is wider tells nothing.
 _TELLS_NOTHING = 1.0
+#: A share that differs from step to step matters where its mean is above this.
+_LARGE = 0.1
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ def from_groups(log_ratios: Sequence[float]) -> Saving:
     mean, low, high = statistics.student_interval(log_ratios)
     ends = [1 - math.exp(end) for end in (mean, high, low)]
     value, low, high = (round(end, 3) for end in ends)
-    is_clear = high - low < _TELLS_NOTHING or high < -LEAST_SAVING
-    if not is_clear:
-        return unknown("blocks of the same kind differ too much")
+    surely_costs = high < 0
+    if not (surely_costs or high - low < _TELLS_NOTHING):
+        return unknown("repeated measurements vary too much")
     return Saving(value, low, high)
 
 
@@ -100,9 +102,5 @@ def from_shares(shares: Sequence[float]) -> Saving:
         return Saving(mean, measured=False, reason="its share of one profiled step")
     reason = f"its share of {len(shares)} profiled steps"
     if mean > _LARGE and not low > LEAST_SAVING:
-        return unknown(f"{reason} differs from step to step")
+        return unknown(f"{reason} varies too much between them")
     return Saving(mean, measured=False, reason=reason)
-
-
-#: A share that differs from step to step matters where its mean is above this.
-_LARGE = 0.1

@@ -45,6 +45,11 @@ class LongSteps:
     lines: list[str]
 
     def __str__(self) -> str:
+        if self.count == 1:
+            return (
+                f"One step of {self.steps} took {self.seconds:.3g} s; whether that "
+                "happens again is not known."
+            )
         every = round(self.steps / self.count)
         lines = f", at {'; '.join(self.lines)}" if self.lines else ""
         return (
@@ -89,13 +94,19 @@ class StepWatch:
                 self._lines.append(list_lines(frame))
 
     def is_long(self, seconds: float) -> bool:
-        """Return whether a step of so many seconds is a long one."""
-        if seconds < _LONG_SECONDS:
+        """Return whether a step of so many seconds is a rare long one.
+
+        Where others are as long, it is a usual one: batches may come in gushes. Where a
+        device computes, the host's time says little about a step's.
+        """
+        if seconds < _LONG_SECONDS or clock.find_initialised():
             return False
         plain = [step.seconds for step in self.work.steps if step.is_plain]
         if len(plain) < 1 / _MOST_LONG:
             return False
-        return seconds > _LONG * statistics.median(plain)
+        limit = max(_LONG * statistics.median(plain), _LONG_SECONDS)
+        are_rare = sum(each > limit for each in plain) <= _MOST_LONG * len(plain)
+        return seconds > limit and are_rare
 
     @property
     def plain_seconds(self) -> float:
@@ -110,7 +121,7 @@ class StepWatch:
         """Return what is known of rare long steps, None where they matter little."""
         plain = [step.seconds for step in self.work.steps if step.is_plain]
         long = [seconds for seconds in plain if self.is_long(seconds)]
-        if not long or len(long) > _MOST_LONG * len(plain):
+        if not long:
             return None
         share = sum(long) / sum(plain)
         if share < _WORTH_TELLING:
@@ -169,6 +180,6 @@ def find_growing_steps(steps: Sequence[StepTime]) -> str:
     return (
         f"Steps take longer and longer: {last / first:.1f} × as long in the end as at "
         "the beginning. Something grows, such as a history that is kept, a graph that "
-        "is never let go, or the length of episodes. Look at that first: it makes "
-        "every trial unfair."
+        "is never let go, or the length of episodes. Look at that first: it makes all "
+        "savings less reliable."
     )

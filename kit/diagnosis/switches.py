@@ -17,8 +17,8 @@ from typing import Any
 from kit.diagnosis.batches import Loaders
 from kit.diagnosis.wrapping import Work, wrapped
 
-#: After a change, so many steps are dropped; more than the most are drained instead.
-_DROPPED, _MOST_DROPPED = 2, 12
+#: After a change, so many steps are dropped at least.
+_DROPPED = 2
 #: Who reads numbers there needs them as they are.
 _NEEDS_NUMBERS = ("torch.amp", "torch.cuda.amp", "torch.optim")
 
@@ -76,8 +76,7 @@ class BatchesInMemory(Switch):
     @property
     def dropped(self) -> int:  # type: ignore[override]
         """How many steps it takes until workers hold as much ready as they do."""
-        dropped = self.loaders.ready + 1
-        return dropped if dropped <= _MOST_DROPPED else _DROPPED
+        return max(_DROPPED, self.loaders.ready + 1)
 
     def install(self, work: Work) -> AbstractContextManager[None]:
         """Hand out iterators that can give kept batches."""
@@ -87,41 +86,41 @@ class BatchesInMemory(Switch):
         """Keep batches, and copies of them."""
         self.loaders.begin_keeping(copies_first=True)
 
-    def end(self) -> None:
-        """Let the batches go."""
-        self.loaders.forget()
-
     def turn(self, on: bool) -> None:
         """Give kept batches, or real ones again."""
         super().turn(on)
         self.loaders.end_keeping()
+        if on:
+            self.loaders.prepare()
         self.loaders.gives_kept = on
-        if not on and self.loaders.ready + 1 > _MOST_DROPPED:
-            self.loaders.drain()
 
     def begin_block(self) -> None:
-        """Keep the batches of an unchanged block; copy them for one without loading."""
+        """Keep the batches of an unchanged block; prepare those of one without."""
         if self.is_on:
             self.loaders.prepare()
-        elif not self.loaders.are_changed:
+        else:
             self.loaders.begin_keeping(copies_first=False)
 
     def end_block(self) -> None:
         """Keep no more batches."""
         self.loaders.end_keeping()
 
+    def end(self) -> None:
+        """Let the batches go."""
+        self.loaders.forget()
+
 
 class NoUpdate(Switch):
     """Lets `optimizer.step()` find no parameters."""
 
-    _emptied: list[tuple[Any, Any]]
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self._emptied: dict[int, list[tuple[dict[str, Any], Any]]] = {}
 
     @contextlib.contextmanager
     def install(self, work: Work) -> Generator[None, None, None]:
         """Empty the groups of parameters before an update, and refill them."""
         from torch.optim import optimizer as hooks
-
-        self._emptied = []
 
         def empty(optimizer: Any, arguments: Any, named: Any) -> None:
             if not work.is_here():
@@ -130,12 +129,14 @@ class NoUpdate(Switch):
             if any(callable(each) for each in given):
                 self.obstacle = "its step() calls a closure"
             elif self.is_on:
-                self._emptied.append((optimizer, optimizer.param_groups))
-                optimizer.param_groups = []
+                groups = optimizer.param_groups
+                full = [(group, group["params"]) for group in groups]
+                self._emptied[id(optimizer)] = full
+                for group in groups:
+                    group["params"] = []
 
         def refill(optimizer: Any, *_: Any) -> None:
-            if self._emptied and self._emptied[-1][0] is optimizer:
-                optimizer.param_groups = self._emptied.pop()[1]
+            self._refill(id(optimizer))
 
         before = hooks.register_optimizer_step_pre_hook(empty)
         after = hooks.register_optimizer_step_post_hook(refill)
@@ -143,34 +144,73 @@ class NoUpdate(Switch):
             with before, after:
                 yield
         finally:
-            for optimizer, groups in reversed(self._emptied):  # of a step that raised
-                optimizer.param_groups = groups
+            self._refill_all()
+
+    def turn(self, on: bool) -> None:
+        """Leave updates out, or make them again."""
+        super().turn(on)
+        self._refill_all()
+
+    def _refill_all(self) -> None:
+        for optimizer in [*self._emptied]:  # of a step that raised
+            self._refill(optimizer)
+
+    def _refill(self, optimizer: int) -> None:
+        for group, parameters in self._emptied.pop(optimizer, []):
+            group["params"] = parameters
 
 
 class _Remembering(Switch):
-    """Answers a call with what the same one of an earlier step got."""
+    """Answers a call with what the same one of an earlier step got.
+
+    Answers are kept from the first block of a trial on, until its end.
+    """
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
-        self._answers: dict[Any, Any] = {}
+        self._remembers = False
+        self._answers: dict[Any, tuple[Any, int]] = {}
+
+    def prime(self) -> None:
+        """Begin to keep answers."""
+        self._remembers = True
+
+    def end(self) -> None:
+        """Let them go."""
+        self._remembers = False
+        self._answers.clear()
 
     def answer(
         self, key: Any, make: Callable[[], Any], keeps: Callable[[Any], bool]
     ) -> Any:
         """Return what the same call of an earlier step got, if that was kept.
 
-        What set-up's calls get is not kept.
+        A tensor that was changed meanwhile is no answer any more.
         """
-        if not self.work.has_begun:
+        if not self._remembers:
             return make()
         self.work.calls[key] += 1
         place = key, self.work.calls[key]
         if self.is_on and place in self._answers:
-            return self._answers[place]
+            value, version = self._answers[place]
+            if version == getattr(value, "_version", 0):
+                return value
+            self.obstacle = "the loop changes copies in place"
         value = make()
         if keeps(value):
-            self._answers[place] = value
+            self._answers[place] = value, getattr(value, "_version", 0)
         return value
+
+
+def _name(options: tuple[Any, ...], named: dict[str, Any]) -> str:
+    """Write the arguments of a copy, tensors by what they say about its target."""
+    import torch
+
+    def write(each: Any) -> str:
+        is_tensor = isinstance(each, torch.Tensor)
+        return str((each.device, each.dtype)) if is_tensor else str(each)
+
+    return str([*map(write, options), *(f"{k}={write(v)}" for k, v in named.items())])
 
 
 class BatchesOnDevice(_Remembering):
@@ -187,7 +227,7 @@ class BatchesOnDevice(_Remembering):
             if tensor.requires_grad or torch.compiler.is_compiling():
                 return make()
             source = tensor.device
-            key = "to", tensor.shape, tensor.dtype, source, str((options, named))
+            key = "to", tensor.shape, tensor.dtype, source, _name(options, named)
             return self.answer(key, make, lambda moved: _is_loaded(source, moved))
 
         return wrapped(work, *((torch.Tensor, name, move) for name in ("to", "cuda")))
@@ -215,14 +255,15 @@ class NumbersUnread(_Remembering):
             is_number = tensor.is_floating_point()
             if tensor.device.type == "cpu" or not is_number or _needs_numbers():
                 return make()
-            key = real.__name__, tensor.shape, tensor.dtype, str((options, named))
+            key = real.__name__, tensor.shape, tensor.dtype, _name(options, named)
             return self.answer(key, make, lambda _: True)
 
         def move(
             real: Callable[..., Any], tensor: Any, *options: Any, **named: Any
         ) -> Any:
             target = [*options, *named.values()][:1]
-            if not target or str(target[0]) != "cpu":
+            is_device = bool(target) and isinstance(target[0], (str, torch.device))
+            if not is_device or str(target[0]) != "cpu":
                 return real(tensor, *options, **named)
             return read(real, tensor, *options, **named)
 

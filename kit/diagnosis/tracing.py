@@ -16,7 +16,7 @@ import sysconfig
 import tempfile
 import threading
 import timeit
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from multiprocessing import connection, queues
 from pathlib import Path
 from types import FrameType
@@ -32,8 +32,10 @@ WAITING, WAITING_FOR_QUEUE = "", "queue"
 _QUEUES = {queue.__file__, connection.__file__, queues.__file__}
 #: Where packages are installed.
 _PACKAGES = {"site-packages", "dist-packages"}
-#: Packages whose lines say nothing about a framework.
-_FOUNDATIONS = {"torch", "numpy", "torchvision", "PIL", "greenlet", "kit"}
+#: Packages that train for their users.
+_FRAMEWORKS = {"lightning", "pytorch_lightning", "transformers", "accelerate", "trl"}
+_FRAMEWORKS |= {"fastai", "ignite", "skorch", "stable_baselines3", "timm", "diffusers"}
+_FRAMEWORKS |= {"sentence_transformers", "composer", "catalyst", "mmengine"}
 _ONE_ONLY = """a profiler is already at work, and PyTorch has one only.
 Leave it out, around this call or inside the experiment: the kit records the same."""
 _KIT = str(Path(__file__).parents[1])
@@ -55,8 +57,8 @@ class Event(NamedTuple):
 class Trace(NamedTuple):
     """Events of whole steps: of the main thread, of others, of devices.
 
-    Each in order of their starts. `marks` are the ends of steps, one more than there
-    are steps; `written` is the same as a file.
+    Each in order of their starts. `marks` part the steps, one more than there are
+    steps; `written` is the same as a file.
     """
 
     marks: list[int]
@@ -109,6 +111,7 @@ def read_trace(found: Sequence[str]) -> Trace:
     nobody is charged for that.
     """
     content = json.loads(found[0])
+    copies = find_copies(content["traceEvents"])
     base, main = content["baseTimeNanoseconds"], ""
     marks: list[int] = []
     host: list[Event] = []
@@ -119,6 +122,8 @@ def read_trace(found: Sequence[str]) -> Trace:
             continue
         start, name, more = round(1000 * event["ts"]), event["name"], event["args"]
         start, stop = base + start, base + start + round(1000 * event["dur"])
+        if kind in ("cuda_runtime", "cuda_driver"):
+            name = copies.get((name, more.get("correlation")), name)
         if name == STEP:
             main = event["tid"]
             marks += [start, stop]
@@ -138,11 +143,35 @@ def read_trace(found: Sequence[str]) -> Trace:
     return Trace(marks, mine, others, made, found[0])
 
 
+def find_copies(events: Sequence[Mapping[str, Any]]) -> dict[Any, str]:
+    """Return how calls that copy are called with their direction, by correlation.
+
+    >>> args = {"correlation": 7}
+    >>> device = {"cat": "gpu_memcpy", "name": "Memcpy DtoH (Device)", "args": args}
+    >>> host = {"cat": "cuda_runtime", "name": "cudaMemcpyAsync", "args": args}
+    >>> find_copies([device, host])
+    {('cudaMemcpyAsync', 7): 'cudaMemcpyAsync DtoH'}
+    """
+    directions = {
+        event["args"].get("correlation"): event["name"].split()[1]
+        for event in events
+        if event.get("cat") == "gpu_memcpy"
+    }
+    found = {}
+    for event in events:
+        place = event.get("args", {}).get("correlation")
+        is_call = str(event.get("cat")) in ("cuda_runtime", "cuda_driver")
+        if is_call and place in directions:
+            name = event["name"]
+            found[name, place] = f"{name} {directions[place]}"
+    return found
+
+
 class Sample(NamedTuple):
     """What a thread executed at a moment.
 
-    `line` is the innermost line that is the reader's, `inner` the innermost one that is
-    neither PyTorch's nor of the standard library: a framework's, where it differs.
+    `line` is the innermost line that is the reader's, `inner` the innermost one of a
+    framework below it, or the same line.
     """
 
     when: int
@@ -217,10 +246,10 @@ def _is_library(filename: str) -> bool:
 
 @functools.cache
 def _is_framework(filename: str) -> bool:
-    """Return whether a library's file is neither PyTorch's nor of Python itself."""
+    """Return whether a file belongs to a framework that trains for the reader."""
     folders = Path(filename).parts
     places = [n for n, folder in enumerate(folders[:-1]) if folder in _PACKAGES]
-    return bool(places) and folders[places[-1] + 1] not in _FOUNDATIONS
+    return bool(places) and folders[places[-1] + 1] in _FRAMEWORKS
 
 
 def write_line(filename: str, number: int) -> str:

@@ -17,6 +17,7 @@ from kit.diagnosis.switches import Switch
 from kit.errors import ExperimentError
 from kit.measuring.run import Driver
 from kit.mode import is_quick
+from kit.progress import Stopped
 
 #: A block lasts at least so long; six groups are planned, fewer than four say little.
 _BLOCK_SECONDS = 0.15
@@ -26,7 +27,7 @@ _BLOCKS = 4
 #: block is more than this share of an epoch: its ends would disturb too many.
 _SHORT_EPOCH, _MOST_OF_EPOCH = 10, 0.5
 #: A block that was disturbed is made again, so many times in all.
-_TRIES = 3
+_TRIES = 4
 #: Where a step takes so many times as long, a few of them are enough.
 _LOSES, _GROUPS_OF_A_LOSER = 2.0, 2
 #: A trial may take so many times as long as planned.
@@ -73,7 +74,7 @@ def plan(
     found, left = Plan(), seconds
     epoch = loaders.find_epoch()
     for name, switch in switches.items():
-        steps = count_steps(step_seconds, epoch)
+        steps = count_steps(step_seconds, epoch, loaders.workers)
         if is_quick():
             steps = 1
         changes = 2 * switch.dropped
@@ -93,16 +94,20 @@ def plan(
     return found
 
 
-def count_steps(step_seconds: float, epoch: int | None) -> int:
-    """Return how many steps a block has.
+def count_steps(step_seconds: float, epoch: int | None, workers: int = 0) -> int:
+    """Return how many steps a block has: whole epochs, or whole rounds of workers.
+
+    Workers that began together end together, so that one step in so many waits.
 
     >>> count_steps(0.010, None), count_steps(0.010, 6), count_steps(0.010, 100)
     (15, 18, 15)
+    >>> count_steps(0.5, None, workers=8)
+    8
     """
     steps = max(1, math.ceil(_BLOCK_SECONDS / max(step_seconds, 1e-6) - 1e-9))
     if epoch and (epoch < _SHORT_EPOCH or steps > _MOST_OF_EPOCH * epoch):
         return math.ceil(steps / epoch) * epoch
-    return steps
+    return math.ceil(steps / workers) * workers if workers else steps
 
 
 class Trials:
@@ -123,9 +128,8 @@ class Trials:
     def make(self, planned: Planned) -> Saving:
         """Make the groups of one trial; return what was saved.
 
-        What fails costs this trial only: the saving is not known, and says why. Raises
-        RunEnded where the run has ended, or could not go on while something was left
-        out.
+        Where the switch fails, the saving is not known, and says why. Raises RunEnded
+        where the run has ended, by an error or otherwise.
         """
         values: list[float] = []
         self._compilations = 0
@@ -136,9 +140,11 @@ class Trials:
                 raise
             return saving.from_groups(values)
         except ExperimentError as error:
-            if not planned.switch.is_on:  # the reader's own
-                raise
             raise RunEnded(str(error.__cause__ or error)) from None
+        except Stopped:
+            raise
+        except Exception as error:  # the switch's own
+            return saving.unknown(f"it cannot be tried ({type(error).__name__})")
         finally:
             if planned.switch.is_on:
                 self._turn(planned.switch, False, drops=False)
@@ -157,7 +163,7 @@ class Trials:
             return saving.unknown(switch.obstacle)
         if loses and values:
             return saving.from_two_groups(values)
-        if len(values) < (2 if is_quick() else _LEAST_GROUPS - 1):
+        if len(values) < (2 if is_quick() else _LEAST_GROUPS):
             return saving.unknown(why)
         return saving.from_groups(values)
 
@@ -169,7 +175,7 @@ class Trials:
             if value is None and self._compilations >= _MOST_COMPILATIONS:
                 return "the compiler compiles anew at each change"
             if value is None:
-                return "its blocks were disturbed, by ends of epochs or long steps"
+                return "an epoch or a long step ended in the midst of each block"
             values.append(value)
             self._tell(self._spent + planned.seconds * (group + 1) / planned.groups)
             self._watch.note_memory()
@@ -189,6 +195,7 @@ class Trials:
         planned.switch.prime()
         if planned.switch.obstacle:
             return False
+        self._watch.work.is_plain = False
         before = self._run(planned.steps) or 0.0
         self._turn(planned.switch, True)
         after = self._watch.work.steps[-1].seconds  # the first ones may compile
@@ -233,8 +240,7 @@ class Trials:
 
     def _count_ends(self, planned: Planned) -> int:
         """Return how often an epoch has ended in the midst of a block."""
-        ends = 0 if planned.holds_epochs else self._loaders.ends
-        return ends + self._loaders.renewals
+        return 0 if planned.holds_epochs else len(self._loaders.ends)
 
     def _run(self, steps: int) -> float | None:
         """Run so many steps; return the seconds of one, without rare long ones.
@@ -252,7 +258,8 @@ class Trials:
         if len(long) == len(own):
             # A repair that loses makes each of them a long one.
             return None if work.is_plain else block.seconds / len(own)
-        rest = block.seconds - math.fsum(long)
+        whole = block.wall_seconds if long else block.seconds
+        rest = whole - math.fsum(long)
         return max(rest, 1e-9) / (len(own) - len(long))
 
     def _turn(self, switch: Switch, on: bool, *, drops: bool = True) -> None:
@@ -261,7 +268,7 @@ class Trials:
         self._watch.work.is_plain = False
         if drops:
             self._run(1 if is_quick() else switch.dropped)
-        self._watch.work.is_plain = not on
+        self._watch.work.is_plain = not on and drops
 
 
 def _count_compilations() -> int:

@@ -24,8 +24,8 @@ _SIMPLEST = 0.6
 #: Two that are closer than this, one over the other, are about equal.
 _ABOUT_EQUAL = 0.8
 _WORK = {
-    "compute": "arithmetic",
-    "memory": "moving numbers through memory",
+    "compute": "arithmetic (matrix products, convolutions and the like)",
+    "memory": "simple operations that mostly move numbers through memory",
     "other": "other operations, such as sorting",
 }
 
@@ -42,8 +42,7 @@ def decide(
 ) -> Verdict:
     """Return which cause it is: the surest largest saving, or useful work.
 
-    A verdict needs a clear winner. What is not known may be all that the best one
-    leaves.
+    A verdict needs a clear winner.
     """
     work = {kind: profile.mean(kind) for kind in _WORK}
     useful = sum(work.values())
@@ -51,7 +50,7 @@ def decide(
     contenders = _list_contenders(candidates, work)
     best = _choose(contenders, candidates)
     saves = contenders.get(best, 0.0)
-    if hidden := _find_hidden(candidates, saves, work):
+    if hidden := _find_hidden(candidates, saves, work, profile.is_blurred):
         return Verdict(None, hidden)
     if best:
         rivals = _list_rivals(best, contenders, candidates, work)
@@ -61,9 +60,31 @@ def decide(
         return Verdict(best, "")
     if useful >= _MOST:
         return _name_work(work, profile)
-    small = [f"{_name(cause)} {each}" for cause, each in savings.items()]
-    told = "; ".join(small) or "nothing was suspected"
-    return Verdict("healthy", f"nothing to repair ({told})")
+    if waits := _tell_waiting(profile):
+        return Verdict(None, waits)
+    told = "; ".join(f"{_name(cause)} {each}" for cause, each in savings.items())
+    if any(_is_worth_it(each) for each in savings.values()):
+        return Verdict(None, f"no single cause stands out ({told})")
+    told = told or "nothing was suspected"
+    return Verdict("healthy", f"nothing worth repairing ({told})")
+
+
+def _is_worth_it(saving: Saving) -> bool:
+    """Return whether something that was found is large enough to be named."""
+    least = _WORTH_A_REPAIR if saving.measured else _WORTH_AN_ESTIMATE
+    return saving.is_sure and saving.value >= least
+
+
+def _tell_waiting(profile: Profile) -> str:
+    """Say what most of the step waits for, if it is no cause; "" for nothing."""
+    waits = {
+        "another thread": profile.mean("waiting"),
+        "other processes": profile.shares.get("communication", 0.0),
+    }
+    for whom, share in waits.items():
+        if share >= _MOST:
+            return f"{share:.0%} of the step waits for {whom}"
+    return ""
 
 
 def _name_by_verdict(tried: Mapping[str, Saving]) -> dict[str, Saving]:
@@ -90,7 +111,8 @@ def _list_contenders(
         if each.measured:
             is_worth_it = each.value >= _WORTH_A_REPAIR or useful < _MOST
         else:
-            is_worth_it = each.value >= _WORTH_AN_ESTIMATE or each.value > most
+            least = min(_WORTH_AN_ESTIMATE, max(most, _WORTH_A_REPAIR))
+            is_worth_it = each.value >= least
         is_large = cause not in _NECESSARY or each.value > _ABOUT_EQUAL * most
         if each.is_sure and is_worth_it and is_large:
             found[cause] = each.value
@@ -117,25 +139,33 @@ def _choose(contenders: Mapping[str, float], candidates: Mapping[str, Saving]) -
 
 
 def _find_hidden(
-    candidates: Mapping[str, Saving], saves: float, work: Mapping[str, float]
+    candidates: Mapping[str, Saving],
+    saves: float,
+    work: Mapping[str, float],
+    is_blurred: bool,
 ) -> str:
-    """Say what may save more than the best one, but is not sure; "" for nothing."""
+    """Say what may save more than the best one, but is not sure; "" for nothing.
+
+    What is not known may be all that the best one leaves, but no useful work.
+    """
     useful = sum(work.values())
+    hidden = 1 - max(saves, 0.0 if is_blurred else useful)
     for cause, each in candidates.items():
         if each.is_sure or cause in _REPAIRED:  # what was not tried is no cause
             continue
         if not each.is_known:
-            if 1 - saves > saves:
+            bar = max(saves, useful if useful >= _MOST and not is_blurred else 0.0)
+            if hidden > bar and cause != "threads":
                 return f"what {_name(cause)} costs is not known: {each.reason}"
             continue
         rival = max(work.values()) if cause in _NECESSARY else 0.0
         bar = max(_WORTH_A_REPAIR, useful if useful >= _MOST else rival)
         may_matter = each.high > bar or each.value > max(rival, _WORTH_A_REPAIR)
         if may_matter and each.value > saves:
-            return (
-                f"leaving out {_name(cause)} may save {each}; more seconds would make "
-                "that interval narrower"
-            )
+            what = "another number of threads"
+            if cause != "threads":
+                what = f"leaving out {_name(cause)}"
+            return f"{what} may save {each}; more seconds make that interval narrower"
     return ""
 
 
@@ -154,7 +184,8 @@ def _list_rivals(
         if cause == best or cause in _REPAIRED or one.measured != other.measured:
             continue
         is_apart = one.measured and one.low > other.high
-        if value > _ABOUT_EQUAL * contenders[best] and not is_apart:
+        is_close = value > _ABOUT_EQUAL * contenders[best] or one.low < other.value
+        if is_close and not is_apart:
             rivals.append(cause)
     if best in _NECESSARY:
         least = _ABOUT_EQUAL * contenders[best]

@@ -61,12 +61,14 @@ class Work:
     calls: Counter[Any] = field(default_factory=Counter)
     mark: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
     greeters: list[Callable[[], object]] = field(default_factory=list)
+    #: The run in a step of which this one is made, if so.
+    _outer: Work | None = None
 
     def __enter__(self) -> None:
-        _NOW.work = self
+        self._outer, _NOW.work = _NOW.work, self
 
     def __exit__(self, *_: object) -> None:
-        _NOW.work = None
+        _NOW.work = self._outer
 
     def is_here(self) -> bool:
         """Return whether the calling thread belongs to this run."""
@@ -76,12 +78,15 @@ class Work:
         """Let the generator make a step, and note how long it took."""
         self.calls.clear()
         self.step_begun = clock.CLOCK.wall()
-        with self, self.mark():
-            value = next(generator, _END)
-        seconds = clock.CLOCK.wall() - self.step_begun
+        begun = self.step_begun
+        try:
+            with self, self.mark():
+                value = next(generator, _END)
+        finally:
+            self.step_begun = 0.0
         if value is not None and value is not _END:  # a bare yield ends no step
-            self.steps.append(StepTime(self.step_begun, seconds, self.is_plain))
-        self.step_begun = 0.0
+            seconds = clock.CLOCK.wall() - begun
+            self.steps.append(StepTime(begun, seconds, self.is_plain))
         return value
 
 
