@@ -328,6 +328,28 @@ def test_no_step_runs_under_what_the_other_variant_holds_open(quick, name, how):
     assert reader_state() == before
 
 
+def test_hooks_on_all_modules_do_not_outlive_their_run(quick):
+    """A mode that counts operations keeps such hooks, and a reader may."""
+    seen = []
+    hooks = torch.nn.modules.module
+
+    def train(*, counts=False):
+        if counts:
+            leave_mode_on()
+            hooks.register_module_forward_hook(lambda *_: seen.append(counts))
+        model = torch.nn.Linear(2, 1)
+        while True:
+            model(torch.ones(1, 2))
+            yield 1
+
+    made = kit.compare(train, counts=[False, True])
+    assert seen and not is_interleaved(made)
+    assert not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks
+    before = len(seen)
+    torch.nn.Linear(2, 1)(torch.ones(1, 2))
+    assert len(seen) == before, "nor in the reader's session"
+
+
 def leave_mode_on():
     FlopCounterMode(display=False).__enter__()
 

@@ -52,6 +52,15 @@ _FLAGS = (
     *("backends.mkldnn.rnn.fp32_precision", "backends.opt_einsum.enabled"),
     "utils.deterministic.fill_uninitialized_memory",
 )
+#: Where PyTorch keeps the hooks that act on every module of the process.
+_MODULE_HOOKS = (
+    *("_global_forward_pre_hooks", "_global_forward_hooks"),
+    *("_global_forward_hooks_with_kwargs", "_global_forward_hooks_always_called"),
+    *("_global_backward_pre_hooks", "_global_backward_hooks"),
+    "_global_module_registration_hooks",
+    "_global_parameter_registration_hooks",
+    "_global_buffer_registration_hooks",
+)
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
 
 #: The smallest positive float: zero where denormal numbers are flushed.
@@ -121,6 +130,10 @@ def _list_settings() -> _Pairs:
         lambda on: checks.enable() if on else checks.disable(),
     )
     found["saved tensors hooks"] = _read_saved_hooks, _pop_saved_hooks
+    for name in _MODULE_HOOKS:
+        with contextlib.suppress(AttributeError):
+            hooks = getattr(torch.nn.modules.module, name)
+            found[name] = call(dict, hooks), call(_replace_items, hooks)
     found["dispatch modes"] = torch._C._len_torch_dispatch_stack, _pop_dispatch_modes
     found["function modes"] = torch._C._len_torch_function_stack, _pop_function_modes
     found["NumPy errors"] = numpy.geterr, lambda kinds: numpy.seterr(**kinds)
@@ -182,6 +195,11 @@ def _flushes_denormals() -> bool:
     Python's own arithmetic obeys the thread, too, and no mode of PyTorch sees it.
     """
     return _SMALLEST * 1.0 == 0.0
+
+
+def _replace_items(there: dict[Any, Any], wanted: dict[Any, Any]) -> None:
+    there.clear()
+    there.update(wanted)
 
 
 def _read_saved_hooks() -> Any:

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import queue
 import threading
+from functools import partial
 
 import numpy
 import torch
@@ -54,10 +55,10 @@ def train(model, data, optimizer=None, find_loss=F.cross_entropy):
         yield len(inputs)
 
 
-@ordinary
-def closure_of_lbfgs():
+def step_with_closure(make):
+    """Let the optimizer call forward and backward itself."""
     model, (inputs, targets) = mlp(), rows().tensors
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    optimizer = make(model.parameters())
 
     def close():
         optimizer.zero_grad()
@@ -68,22 +69,16 @@ def closure_of_lbfgs():
     while True:
         optimizer.step(close)
         yield len(inputs)
+
+
+@ordinary
+def closure_of_lbfgs():
+    yield from step_with_closure(partial(torch.optim.LBFGS, max_iter=4))
 
 
 @ordinary
 def closure_of_sgd():
-    model, (inputs, targets) = mlp(), rows().tensors
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def close():
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(inputs), targets)
-        loss.backward()
-        return loss
-
-    while True:
-        optimizer.step(close)
-        yield len(inputs)
+    yield from step_with_closure(partial(torch.optim.SGD, lr=0.01))
 
 
 @ordinary
