@@ -5,6 +5,7 @@ examples:
   python -m kit diagnose train.py:train batch_size=64
   python -m kit diagnose package.module:train amp=True --seconds 60 --html report.html
   python -m kit diagnose --script train.py --html report.html -- --its-own arguments
+  python -m kit diagnose --script train.py --try-compile
 
 In train.py, the training loop is a function that says `yield` after each step:
 
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from kit.script import Script, load_function
 
     try:
-        knobs = {"seconds": options.seconds, **dict(map(parse_knob, options.knobs))}
+        knobs = {"seconds": options.seconds, "try_compile": options.try_compile}
+        knobs |= dict(map(parse_knob, options.knobs))
         target = parse_target(options.target) if options.target else None
     except argparse.ArgumentTypeError as error:
         parser.error(str(error))
@@ -127,7 +129,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--script", type=parse_file, metavar="FILE", help="train.py, as it is")
     each = "--optimizer-steps-per-step"
     add(each, type=int, default=1, metavar="N", help="of a script, 1 as a rule")
-    add("--seconds", type=float, default=40.0, help="how long causes are left out")
+    add("--seconds", type=float, default=40.0, help="how long its trials may take")
+    add("--try-compile", action="store_true", help="try that, too; it takes minutes")
     add("--html", type=Path, metavar="FILE", help="write the report as a page")
     return parser
 

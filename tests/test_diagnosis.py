@@ -27,9 +27,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import kit
 import kit.clock
-from kit.diagnosis import switches, tracing
+from kit.diagnosis import repairing, repairs, switches, tracing
 from kit.diagnosis.causes import CAUSES
-from kit.diagnosis.diagnosing import estimate_rest, find_repairs, find_suspects
+from kit.diagnosis.diagnosing import estimate_rest, find_suspects, tell_competition
+from kit.diagnosis.modules import Training
 from kit.diagnosis.profiling import Profile, part, weigh
 from kit.diagnosis.saving import Saving, from_groups, from_shares, unknown
 from kit.diagnosis.steps import StepWatch, find_growing_steps
@@ -56,7 +57,7 @@ SWITCHES = {
     "optimizer": switches.NoUpdate,
     "transfer": switches.BatchesOnDevice,
     "sync": switches.NumbersUnread,
-    "threads": switches.OtherThreads,
+    "threads": lambda work: repairing.OtherThreads(work, Training()),
 }
 
 
@@ -601,7 +602,7 @@ def test_a_switch_that_compiles_anew_each_time_is_given_up(monkeypatch):
     monkeypatch.delenv("KIT_QUICK")
     compiled = itertools.count()
     monkeypatch.setattr(
-        "kit.diagnosis.trials._count_compilations", lambda: next(compiled)
+        "kit.diagnosis.trials.count_compilations", lambda: next(compiled)
     )
     found = kit.diagnose(loads, seconds=8.0)
     assert not found.savings["input"].measured
@@ -783,6 +784,11 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
     optimizer = SlowSGD([nn.Parameter(torch.ones(1))], spend)
     if verdict == "threads":
         torch.set_num_threads(CORES + 6)
+    if verdict == "settings":
+        torch.autograd.set_detect_anomaly(True, check_nan=False)
+    hooked = nn.Identity()
+    if verdict == "hooks":
+        hooked.register_forward_hook(lambda *_: spend())
 
     def use_threads():
         clock.work(COST_SECONDS * (torch.get_num_threads() != CORES))
@@ -797,6 +803,8 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
         "compute": lambda: MATRIX @ MATRIX,
         "memory": lambda: torch.add(ONES, 1, out=SUMS),
         "threads": use_threads,
+        "settings": lambda: clock.work(cost * torch.is_anomaly_enabled()),
+        "hooks": lambda: hooked(ONES),
         "healthy": lambda: torch.sort(MIXED),
     }[verdict]
     while True:
@@ -821,6 +829,10 @@ def read_as_of_a_gpu(found):
     return trace._replace(main=own, devices=busy)
 
 
+#: What switches measure.
+MEASURED = {*SWITCHES, "settings"}
+
+
 @pytest.mark.parametrize("verdict", CAUSES)
 def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict):
     clock = FakeClock()
@@ -840,14 +852,15 @@ def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict):
             patch.setattr(owner, name, call)
             patch.setattr(torch.accelerator, "is_available", lambda: True)
             patch.setattr(tracing, "read_trace", read_as_of_a_gpu)
-        seconds = 30.0 if verdict in SWITCHES else 4.0
+        seconds = 30.0 if verdict in MEASURED else 4.0
         found = kit.diagnose(planted, seconds=seconds, clock=clock, verdict=verdict)
     assert found.verdict == verdict, found
-    saved = {**found.savings, **found.tried}.get(verdict)
-    if verdict in SWITCHES:
+    followed = {"threads": "threads", "settings": "anomaly"}.get(verdict)
+    saved = found.savings.get(verdict) or found.tried.get(followed)
+    if verdict in MEASURED:
         assert saved.measured and 0.94 < saved.low <= saved.value <= saved.high < 0.96
         assert "95 % [95, 95] less time" in found.sentence()
-    elif verdict in ("python", "overhead"):
+    elif verdict in ("python", "overhead", "hooks"):
         assert saved.value > 0.8 and not saved.measured and math.isnan(saved.low)
         assert "would take at most" in found.sentence()
         assert "% [" not in found.sentence() and "nan" not in repr(found)
@@ -944,6 +957,112 @@ def test_another_number_of_threads_is_the_simplest_repair():
     assert decide({"input": SURE}, tried, profile()).cause == "input"
 
 
+def spending(*, clock, cost):
+    """Take longer while anomaly detection is on."""
+    torch.set_num_threads(CORES + 6)
+    torch.autograd.set_detect_anomaly(True, check_nan=False)
+    model = nn.Linear(16, 3).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    while True:
+        clock.work(0.02 + cost * torch.is_anomaly_enabled())
+        optimizer.zero_grad()
+        model(torch.ones(3, 16, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+        yield 1
+
+
+def test_a_repair_that_gains_is_the_line_to_change_and_where():
+    clock = FakeClock()
+    with simulating(clock):
+        found = kit.diagnose(spending, seconds=30.0, clock=clock, cost=0.18)
+    assert found.verdict == "settings" and found.places["anomaly"]
+    change, verify = found.next_steps()
+    assert change.startswith("change  torch.autograd.set_detect_anomaly(False)  (at ")
+    assert f"{Path(__file__).name}:" in change and "tried: saves 90 % [" in change
+    assert verify.startswith("verify  kit.compare({")
+    assert "With anomaly detection off, a step takes 90 % " in found.sentence()
+    assert change in repr(found) and change in html.unescape(found._repr_html_())
+
+
+def test_two_repairs_are_tried_and_more_in_more_seconds():
+    for seconds, tried in ((30.0, 2), (70.0, 3)):
+        clock = FakeClock()
+        with simulating(clock):
+            found = kit.diagnose(spending, seconds=seconds, clock=clock, cost=0.25)
+        assert {*found.tried} == {*["anomaly", "float32", "threads"][:tried]}
+        missing = re.search(
+            r"Not measured: \d+ threads? \(about .*more seconds", repr(found)
+        )
+        assert bool(missing) == (tried == 2)
+
+
+def test_a_repair_that_loses_is_stopped_early_and_not_advised():
+    clock, seen = FakeClock(), []
+
+    def slow_with_all_cores(*, clock):
+        torch.set_num_threads(CORES + 6)
+        while True:
+            is_on = torch.get_num_threads() == CORES
+            seen.append(is_on)
+            clock.work(0.4 if is_on else 0.02)
+            yield 1
+
+    with simulating(clock):
+        found = kit.diagnose(slow_with_all_cores, seconds=40.0, clock=clock)
+    assert sum(seen) <= 16, "as few as four blocks of one step, and those dropped"
+    assert found.tried["threads"].value == pytest.approx(-19, rel=0.01)
+    assert f"{CORES} threads makes a step 20 × as long here; don't use it" in repr(
+        found
+    )
+    assert found.verdict != "threads"
+
+
+def test_a_repair_that_cannot_be_tried_leaves_the_rest_as_it_is():
+    clock = FakeClock()
+
+    class Far(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = nn.Linear(4, 1).double()
+
+        def forward(self, rows):
+            return self.model((rows + 1e9) - 1e9)
+
+    def needs_digits(*, clock):
+        model, rows = Far(), torch.rand(8, 4, dtype=torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+        while True:
+            clock.work(0.1)
+            optimizer.zero_grad()
+            model(rows).sum().backward()
+            optimizer.step()
+            yield 8
+
+    with simulating(clock):
+        found = kit.diagnose(needs_digits, seconds=40.0, clock=clock)
+    assert "needs the digits" in found.untried["float32"]
+    assert "Not tried: float32 in place of float64; its outputs would" in repr(found)
+    assert found.verdict != "settings"
+
+
+def test_advice_that_cannot_gain_here_is_not_given():
+    found = dataclasses.replace(
+        report(), verdict="compute", reason="", savings={}, tried={}
+    )
+    assert any("not tried here" in line for line in found.next_steps())
+    found = dataclasses.replace(found, untried={"bfloat16": "no instructions"})
+    assert found.next_steps() == []
+
+
+def test_workers_that_take_cores_from_the_training_are_told():
+    savings = {"input": Saving(0.26, 0.2, 0.3)}
+    waits = {"forward": 0.97, "input": 0.03}
+    assert "compete" in tell_competition(savings, profile(shares=waits, children=2))
+    assert not tell_competition(savings, profile(shares=waits))
+    waits = {"forward": 0.74, "input": 0.26}
+    assert not tell_competition(savings, profile(shares=waits, children=2))
+
+
 def test_what_is_not_known_is_never_written_as_a_number():
     said = repr(dataclasses.replace(diagnosed(), savings=LOST, tried={}))
     assert "nan" not in said and "its blocks were disturbed" in said
@@ -971,6 +1090,8 @@ def test_shares_of_steps_that_recording_stretched_tell_nothing():
 
 MANY = {"input": 0.1, "copies": 0.3, "optimizer": 0.4, "sync": 0.2}
 SPOKEN_FOR = [
+    ({"across": {"optimizer": 0.3}}, [], ["fused"]),
+    ({"across": {"compute": 0.8}}, [], ["bfloat16"]),
     ({"shares": {"input": 0.01}, "children": 2}, ["input"], ["threads"]),
     ({"shares": {"input": 0.01}}, [], []),
     ({"shares": {"optimizer": 0.3}, "across": {"loops": 0.2}}, [], []),
@@ -979,13 +1100,18 @@ SPOKEN_FOR = [
 ]
 
 
-@pytest.mark.parametrize(("facts", "suspects", "repairs"), SPOKEN_FOR)
-def test_only_what_the_profile_speaks_for_is_tried(facts, suspects, repairs):
+@pytest.mark.parametrize(("facts", "suspects", "due"), SPOKEN_FOR)
+def test_only_what_the_profile_speaks_for_is_tried(facts, suspects, due):
     known = profile(**facts)
     causes = dict.fromkeys(["input", "optimizer", "transfer", "sync"])
     assert list(find_suspects(known, causes)) == suspects
-    is_one = known.threads == 1  # there is no other number on one core
-    assert list(find_repairs(known, {"threads": None})) == ([] if is_one else repairs)
+    training = Training()
+    found = repairs.find_due(
+        repairs.Facts(known, training, repairs.make_switches(Work(), training), 0.0)
+    )
+    if known.threads == 1:  # there is no other number on one core
+        due = [name for name in due if name != "threads"]
+    assert list(found) == due
 
 
 def test_an_experiment_is_started_once_and_may_end():
@@ -1082,7 +1208,7 @@ def test_the_report_tells_it_all_and_its_page_is_whole():
     assert "planted(clock=" in said and "planted(clock=" in page
     unsure = dataclasses.replace(found, verdict=None, reason="it is not sure (x)")
     assert "(x)" in repr(unsure) and "(x)" in unsure._repr_html_()
-    assert "try " in said and "try " not in repr(unsure)
+    assert "change  " in said and "change  " not in repr(unsure)
 
 
 def test_a_repair_is_held_against_what_was_predicted():
@@ -1192,6 +1318,7 @@ def test_a_line_of_the_sheet_runs(line, monkeypatch, tmp_path):
     here |= {"dataset": TensorDataset(torch.rand(8, 4)), "DataLoader": DataLoader}
     here |= {"batch": torch.rand(4, 4), "batch_size": 4, "device": "cpu"}
     here |= {"model": model, "loss": torch.zeros(()), "diagnosis": diagnosed()}
+    here |= {"handle": model.register_forward_hook(lambda *_: None)}
     here["step"] = (lambda: next(step)) if "step()" in line else 0
     if line.startswith("torch.cuda") and not torch.cuda.is_available():
         assert callable(eval(line.partition("(")[0], here))

@@ -8,6 +8,7 @@ import pytest
 import slow_loops
 import torch
 from benchmarks.planted.compute import image_smoothed
+from benchmarks.planted.settings import anomaly_left_on, hooks_left_on
 
 import kit
 from kit.diagnosis.causes import CAUSES
@@ -34,6 +35,8 @@ PLANTED = {
     "input": slow_loops.LOOPS["D"],
     "optimizer": slow_loops.LOOPS["E"],
     "threads": slow_loops.LOOPS["F"],
+    "settings": anomaly_left_on,
+    "hooks": hooks_left_on,
     "memory": image_smoothed,
     "healthy": sort_scores,
 }

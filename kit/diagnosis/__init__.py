@@ -3,7 +3,8 @@
 From the bottom up: `once` drives a run that is started once, `wrapping` lets it call
 something else, `tracing` records it, `profiling` parts its steps into phases. `batches`
 keeps what loaders give, `modules` finds optimizers and modules. `switches` leave causes
-out of that run, `repairs` change it for the better, `steps` watches how long its steps
+out of that run, `repairing` has those that apply a repair, `repairs` the table of when
+each is tried, `steps` watches how long its steps
 take, `trials` makes blocks with and without, `saving` is what they show. `causes` is
 the table of what can be said, `verdict` chooses, `report` tells it. `diagnosing` holds
 them together; `timeline` draws.

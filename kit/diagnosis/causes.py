@@ -11,7 +11,8 @@ class Cause:
 
     `removed` is what leaving it out would be, in words. The advice is a `sentence`, a
     line of `code`, and a `chapter`. `effect` says whether that code changes the result
-    of the training, "" where it does not.
+    of the training, "" where it does not. `remedy` names the same repair in
+    `kit.diagnosis.repairs`, if it can be tried.
     """
 
     removed: str
@@ -19,6 +20,7 @@ class Cause:
     code: str
     chapter: str
     effect: str = ""
+    remedy: str = ""
 
     def advise(self) -> str:
         """Say what to do, and where to read on."""
@@ -31,7 +33,8 @@ PHASE_OF_CAUSE = {"transfer": "copies"}
 CAUSES = {
     "input": Cause(
         "the wait for data",
-        "The loop waits for its data: load in worker processes, or do less per sample.",
+        "The loop waits for its data: do less per sample, or load in worker processes, "
+        "which gain where a sample takes longer to make than to send.",
         "DataLoader(dataset, batch_size, num_workers=2, persistent_workers=True)",
         "04 loading",
     ),
@@ -55,6 +58,7 @@ CAUSES = {
         "08 fewer, larger kernels: where does the time go?",
         "Compiling changes results by rounding only; another batch size changes the "
         "training.",
+        remedy="compile",
     ),
     "sync": Cause(
         "waits for the device",
@@ -69,6 +73,7 @@ CAUSES = {
         "torch.optim.AdamW(model.parameters(), fused=True)",
         "08 fewer, larger kernels: one update for all parameters",
         "It changes results by rounding only, and gains less than leaving it all out.",
+        remedy="fused",
     ),
     "threads": Cause(
         "this number of threads",
@@ -79,17 +84,25 @@ CAUSES = {
     ),
     "settings": Cause(
         "a setting that makes the same work expensive",
-        "A setting makes the same work expensive.",
+        "A setting makes the same work expensive: change it, if you do not need it.",
         "torch.autograd.set_detect_anomaly(False)",
         "01 how PyTorch runs",
+    ),
+    "hooks": Cause(
+        "hooks of modules",
+        "Hooks of modules take the time: remove those that you do not need.",
+        "handle.remove()  # of what register_forward_hook has returned",
+        "02 profiling",
     ),
     "compute": Cause(
         "arithmetic",
         "Good news: the largest part of the time is useful arithmetic. Lower precision "
-        "makes it faster on hardware that supports it, and so does a smaller model.",
+        "makes it faster on hardware that has instructions for it, and so does a "
+        "smaller model.",
         "with torch.autocast(device, dtype=torch.bfloat16): ...",
         "10 mixed precision",
         "It changes the result: it computes with fewer digits.",
+        remedy="bfloat16",
     ),
     "memory": Cause(
         "moving numbers through memory",
@@ -98,6 +111,7 @@ CAUSES = {
         "model = torch.compile(model)",
         "08 fewer, larger kernels: what the compiler makes",
         "It changes results by rounding only.",
+        remedy="compile",
     ),
     "healthy": Cause(
         "nothing",

@@ -10,15 +10,16 @@ import contextlib
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kit import clock, system
 from kit.diagnosis import repairs, saving
 from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE
-from kit.diagnosis.modules import Training
+from kit.diagnosis.modules import TimedHooks, Training
 from kit.diagnosis.once import OnceVariant, RunEnded, refuse_short_run
 from kit.diagnosis.profiling import Profile, record
+from kit.diagnosis.repairing import Repair
 from kit.diagnosis.repairs import Facts
 from kit.diagnosis.report import Diagnosis
 from kit.diagnosis.saving import LEAST_SAVING, Saving
@@ -41,11 +42,20 @@ from kit.measuring.run import Driver, drive
 from kit.mode import is_quick
 from kit.progress import Progress, take_turn
 
-_MOST_CAUSES, _MOST_REPAIRS = 3, 2
-#: Other programs are told that use more cores.
-_BUSY = 0.3
+_MOST_CAUSES = 3
+#: So many repairs are tried, one more for each further so many seconds.
+_REPAIRS, _SECONDS_PER_REPAIR = 2, 20.0
 #: Rare long steps are looked for in so many seconds of unchanged steps.
 _PLAIN_SECONDS, _BETWEEN_LOOKS = 10.0, 0.5
+#: Hooks of modules are timed in so many seconds of steps.
+_HOOK_SECONDS = 0.3
+#: Workers compete with the training where leaving out loading saves so many times the
+#: wait for it.
+_COMPETES = 2.0
+#: Seconds that any trial fits in.
+_NO_LIMIT = 1e6
+#: The first steps of a repair are told where they take so much longer.
+_LONG_START = 1.0
 #: Causes that switches leave out, and those of them that only a device has.
 _SWITCHED, _ON_DEVICE = ("input", "transfer", "sync"), ("transfer", "sync")
 #: Causes that are estimated where they are not left out.
@@ -107,6 +117,8 @@ class _Findings:
     left: dict[str, float] = field(default_factory=dict)
     #: Why repairs were not tried that may help.
     untried: dict[str, str] = field(default_factory=dict)
+    #: The lines that set what a repair changes, by repair.
+    places: dict[str, str] = field(default_factory=dict)
     unaffordable: set[str] = field(default_factory=set)
     long_steps: LongSteps | None = None
     growth: str = ""
@@ -169,7 +181,7 @@ def _observe(
             raise
         interrupt = error
         findings.remarks.append("It was interrupted: what is missing was not measured.")
-    if findings.load > _BUSY:
+    if findings.load > repairs.BUSY:
         findings.remarks.append(
             f"Other programs used {findings.load:.1f} cores meanwhile: where the loop "
             "computes with several threads, that is part of what was measured."
@@ -219,6 +231,9 @@ def _look(
     watch.work.is_plain = True
     findings.profile = profile._replace(trace=profile.trace._replace(written=""))
     findings.load = system.describe_load(load, system.read_load())["others_cores"]
+    with switches.training.looking():
+        driver.time(1)
+    findings.savings |= _time_hooks(driver, switches.training)
     facts = Facts(profile, switches.training, switches.repairs, findings.load)
     due = repairs.find_due(facts, try_compile=try_compile)
     findings.untried = {name: why for name, why in due.items() if why}
@@ -233,12 +248,20 @@ def _look(
     trials = Trials(driver, watch, switches.input.loaders, whole)
     for each in planned.trials:
         is_repair = each.name in switches.repairs
-        what = f"it without {CAUSES[each.name].removed}" if not is_repair else ""
-        progress.doing = f"trying {what or repairs.REPAIRS[each.name].label}"
-        made = findings.tried if is_repair else findings.savings
-        made[each.name] = trials.make(each)
+        progress.doing = f"trying {_name(each.name, profile)}"
+        saving = trials.make(each)
+        if is_repair:
+            switch = switches.repairs[each.name]
+            if switch.obstacle:
+                findings.untried[each.name] = switch.obstacle
+            else:
+                findings.tried[each.name] = _add_reason(saving, switch, profile)
+                findings.places[each.name] = switch.place
+        else:
+            findings.savings[each.name] = saving
         del findings.left[each.name]
     progress.doing = "looking for rare long steps"
+    trials.come_to_rest()
     while watch.plain_seconds < most:
         driver.time_at_least(1, min(_BETWEEN_LOOKS, most))
         watch.note_memory()
@@ -253,13 +276,54 @@ def _plan_trials(
     switches.repairs["threads"].number = profile.other_threads  # type: ignore[attr-defined]
     causes = find_suspects(profile, switches.causes)
     possible = [name for name, why in due.items() if not why and name != "compile"]
-    chosen = {name: switches.repairs[name] for name in possible[:_MOST_REPAIRS]}
-    pairs = itertools.zip_longest(causes.items(), chosen.items())
+    most = max(_REPAIRS, int(seconds / _SECONDS_PER_REPAIR))
+    chosen = {name: switches.repairs[name] for name in possible[:most]}
+    risky = {name: s for name, s in chosen.items() if repairs.REPAIRS[name].is_risky}
+    safe = {name: switch for name, switch in chosen.items() if name not in risky}
+    pairs = itertools.zip_longest(causes.items(), safe.items())
     by_turns = dict(each for pair in pairs for each in pair if each is not None)
-    if "compile" in due:
+    by_turns |= risky
+    if due.get("compile") == "":
         by_turns["compile"] = switches.repairs["compile"]
-    loaders = switches.input.loaders
-    return plan(by_turns, profile.step_seconds, seconds, loaders)
+    pace, loaders = profile.step_seconds, switches.input.loaders
+    planned = plan(by_turns, pace, seconds, loaders)
+    rest = {name: switches.repairs[name] for name in possible[most:]}
+    more = plan(rest, pace, _NO_LIMIT, loaders)
+    planned.left |= {each.name: each.seconds for each in more.trials}
+    return planned
+
+
+def _time_hooks(driver: Driver, training: Training) -> dict[str, Saving]:
+    """Return what removing the hooks of modules would save at most, if there are any.
+
+    Not in compiled loops, which a changed hook lets compile anew.
+    """
+    hooks = TimedHooks(training.find_modules())
+    if not hooks.count or training.has_compiled:
+        return {}
+    with hooks:
+        block = driver.time_at_least(1, 0.0 if is_quick() else _HOOK_SECONDS)
+    share = min(1.0, hooks.seconds / max(block.wall_seconds, 1e-9))
+    if share < LEAST_SAVING:
+        return {}
+    reason = f"the time spent in {hooks.count} hook{'s' * (hooks.count > 1)}"
+    return {"hooks": Saving(share, measured=False, reason=reason)}
+
+
+def _add_reason(found: Saving, switch: Repair, profile: Profile) -> Saving:
+    """Add what else a trial has shown: what it costs to begin, and how much differs."""
+    told = [found.reason] if found.reason else []
+    begin = switch.first_seconds
+    if begin > _LONG_START and found.is_known:
+        takes = f"its first steps take {format_seconds(begin)} longer"
+        if found.is_sure:
+            steps = begin / (found.value * profile.step_seconds)
+            takes += f", which {math.ceil(steps):,} steps win back"
+        told.append(takes)
+    difference = getattr(switch, "difference", None)
+    if difference is not None and found.is_known:
+        told.append(f"the model's outputs differ by {100 * difference:.2g} %")
+    return replace(found, reason="; ".join(told))
 
 
 def find_suspects(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, Any]:
@@ -297,16 +361,17 @@ def _conclude(
     savings |= estimate_rest(profile, savings)
     verdict, reason = decide(savings, findings.tried, profile)
     remarks = [*findings.remarks]
+    if competes := tell_competition(savings, profile):
+        remarks.append(competes)
     for name, why in findings.untried.items():
-        remarks.append(f"Not tried: {repairs.REPAIRS[name].label}; {why}.")
+        remarks.append(f"Not tried: {repairs.name_repair(name, profile)}; {why}.")
     if clock.find_initialised() and not profile.trace.devices:
         remarks.append(
             "What the accelerator did was not recorded: forward, backward and update "
             "are the time of the host, which starts operations and waits for them."
         )
     for name, takes in findings.left.items():
-        is_repair = name in repairs.REPAIRS
-        what = _name(name) if is_repair else f"leaving out {_name(name)}"
+        what = _name(name, profile)
         more = "; give it more seconds" if name in findings.unaffordable else ""
         seconds = format_seconds(takes)
         remarks.append(f"Not measured: {what} (about {seconds}{more}).")
@@ -318,6 +383,7 @@ def _conclude(
         savings=savings,
         tried=findings.tried,
         untried=findings.untried,
+        places=findings.places,
         profile=profile,
         long_steps=findings.long_steps,
         growth=findings.growth,
@@ -326,10 +392,26 @@ def _conclude(
     )
 
 
-def _name(name: str) -> str:
-    """Return the name of a cause or a repair."""
-    known = repairs.REPAIRS.get(name)
-    return known.label if known else CAUSES[name].removed
+def _name(name: str, profile: Profile) -> str:
+    """Return what is tried: a repair, or a step without a cause."""
+    if name in repairs.REPAIRS:
+        return repairs.name_repair(name, profile)
+    return f"it without {CAUSES[name].removed}"
+
+
+def tell_competition(savings: Mapping[str, Saving], profile: Profile) -> str:
+    """Say that workers take cores from the training, where the loop hardly waits."""
+    waits = profile.shares.get("input", 0.0)
+    loading = savings.get("input")
+    if not (profile.children and loading and loading.measured and loading.is_sure):
+        return ""
+    if loading.low < _COMPETES * waits:
+        return ""
+    return (
+        f"The loop waits for its data during {waits:.0%} of a step only, yet without "
+        "loading a step takes much less time: worker processes and training compete "
+        "for the cores."
+    )
 
 
 def _fall_back(findings: _Findings, profile: Profile) -> dict[str, Saving]:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kit import figures
 from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE, Cause
 from kit.diagnosis.profiling import Profile
-from kit.diagnosis.repairs import REPAIRS
+from kit.diagnosis.repairs import (
+    FOLLOWING,
+    REPAIRS,
+    list_remedies,
+    name_repair,
+    write_repair,
+)
 from kit.diagnosis.saving import Saving
 from kit.diagnosis.steps import LongSteps
 from kit.errors import naming
@@ -27,17 +32,6 @@ if TYPE_CHECKING:
 _LEAST_SHOWN = 0.01
 #: Rare long steps come first where they take this share of the time.
 _MATTERS = 0.2
-#: The repairs that address a cause.
-_ADDRESSED = {
-    "optimizer": ("fused",),
-    "compute": ("bfloat16", "channels_last"),
-    "memory": ("compile", "channels_last"),
-    "overhead": ("compile",),
-    "threads": ("threads",),
-    "settings": ("anomaly", "autocast", "denormals", "deterministic", "freeze"),
-}
-#: These follow from a repair that was tried.
-_REPAIRED = ("threads", "settings")
 #: Advice for a loop that has workers already.
 _WORKERS = (
     "Worker processes load the data, and take cores from the training: do less per "
@@ -67,7 +61,8 @@ class Diagnosis:
     `reason` says why. `savings` maps each cause to the fraction of a step's time that
     leaving it out saves: measured, or the most that its share of the profile allows.
     `tried` maps each repair that was tried to what it saves, `untried` others that may
-    help to why they were not.
+    help to why they were not, `places` those tried to the line that set what they
+    change, "" where it is not known.
     """
 
     experiment: Experiment
@@ -78,6 +73,7 @@ class Diagnosis:
     tried: dict[str, Saving]
     profile: Profile
     untried: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
     long_steps: LongSteps | None = None
     growth: str = ""
     #: Who loads: "workers", a "loader" in the loop's own thread, or nobody.
@@ -93,7 +89,7 @@ class Diagnosis:
     def advice(self) -> Cause | None:
         """What to do: a sentence, a line of code, a chapter.
 
-        A line of code is there only if it was tried and gains, or nobody could try it.
+        No line of code is there if that was tried and gains nothing, or cannot gain.
         """
         if self.verdict is None:
             return None
@@ -105,27 +101,22 @@ class Diagnosis:
             return dataclasses.replace(cause, sentence=_OWN_QUEUE, code=_AHEAD)
         if self.verdict == "input" and self.loads == "workers":
             return dataclasses.replace(cause, sentence=_WORKERS, code=_ONCE)
-        repairs = _ADDRESSED.get(self.verdict, ())
-        winner = self._find_winner(repairs)
-        if winner:
+        if winner := self._find_winner():
+            code = write_repair(winner, self.profile)
             effect = REPAIRS[winner].effect
-            return dataclasses.replace(cause, code=self._code(winner), effect=effect)
-        was_tried = any(repair in self.tried for repair in repairs)
-        cannot = any(repair in self.untried for repair in repairs)
-        if was_tried or cannot:
+            return dataclasses.replace(cause, code=code, effect=effect)
+        if cause.remedy in self.tried or cause.remedy in self.untried:
             return dataclasses.replace(cause, code="", effect="")
         return cause
 
-    def _find_winner(self, repairs: Iterable[str]) -> str:
-        """Return which of these repairs surely saves most, "" for none."""
-        sure = [each for each in repairs if each in self.tried]
-        sure = [each for each in sure if self.tried[each].is_sure]
-        return max(sure, key=lambda each: self.tried[each].value, default="")
-
-    def _code(self, repair: str) -> str:
-        if repair == "threads":
-            return f"torch.set_num_threads({self.profile.other_threads})"
-        return REPAIRS[repair].code
+    def _find_winner(self) -> str:
+        """Return which repair for the verdict surely saves most, "" for none."""
+        sure = [
+            name
+            for name in list_remedies(self.verdict or "")
+            if name in self.tried and self.tried[name].is_sure
+        ]
+        return max(sure, key=lambda name: self.tried[name].value, default="")
 
     @property
     def _is_framework(self) -> bool:
@@ -157,10 +148,10 @@ class Diagnosis:
             return f"{self.reason[0].upper()}{self.reason[1:]}."
         if self.verdict is None:
             return f"Cannot tell what takes the time: {self.reason}."
-        winner = self._find_winner(_ADDRESSED.get(self.verdict, ()))
-        if winner and self.verdict in _REPAIRED:
-            saved = self.tried[winner]
-            return f"With {self._name_repair(winner)}, a step takes {saved} less time."
+        winner = self._find_winner()
+        if winner and self.verdict in FOLLOWING:
+            name, saved = name_repair(winner, self.profile), self.tried[winner]
+            return f"With {name}, a step takes {saved} less time."
         if saving is None:
             return f"{self.verdict.capitalize()}: {self.reason}."
         removed = self._name(self.verdict)
@@ -199,7 +190,8 @@ class Diagnosis:
         found = compare(names, seconds=seconds)
         ratio = found.ratio
         gained = Saving(*(1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)))
-        predicted = {**self.savings, **self.tried}.get(self.verdict or "")
+        predicted = self.tried.get(self._find_winner())
+        predicted = predicted or self.savings.get(self.verdict or "")
         title = f"The repair saves {gained}"
         if ratio.verdict == "cannot tell":
             title = f"Cannot tell whether the repair saves time: {gained}"
@@ -216,28 +208,26 @@ class Diagnosis:
         ]
         shown = [pair for pair in named if pair[1].value >= _LEAST_SHOWN]
         shown.sort(key=lambda pair: -pair[1].value)
-        tried = [(f"with {self._name_repair(r)}", s) for r, s in self.tried.items()]
+        tried = [
+            (f"with {name_repair(repair, self.profile)}", each)
+            for repair, each in self.tried.items()
+        ]
         return shown + [(name, each) for name, each in tried if each.is_known]
-
-    def _name_repair(self, repair: str) -> str:
-        number = self.profile.other_threads
-        if repair == "threads":
-            return f"{number} thread{'s' * (number > 1)}"
-        return REPAIRS[repair].label
 
     def _tell_tried(self, repair: str) -> str:
         """Say what a repair that was tried does here."""
-        saving, name = self.tried[repair], self._name_repair(repair)
+        saving, name = self.tried[repair], name_repair(repair, self.profile)
+        more = f" ({saving.reason})" if saving.reason else ""
         if not saving.is_known:
-            return f"Not tried: {name}; {saving.reason}."
+            return f"What {name} saves is not known: {saving.reason}."
         if saving.is_sure:
-            return f"Tried: {name} saves {saving}."
+            return f"Tried: {name} saves {saving}{more}."
         if saving.costs and saving.value < -1:
-            return f"Tried: {name} {saving} here; don't use it."
+            return f"Tried: {name} {saving} here; don't use it{more}."
         if saving.costs:
             cost = figures.format_saving(-saving.value, -saving.high, -saving.low)
-            return f"Tried: {name} makes a step {cost} longer here; don't use it."
-        return f"Tried: {name} gains nothing that can be told here, {saving}."
+            return f"Tried: {name} makes a step {cost} longer; don't use it{more}."
+        return f"Tried: {name} gains nothing that can be told here, {saving}{more}."
 
     def remarks(self) -> list[str]:
         """Return what else a reader should know, a sentence each."""
@@ -266,9 +256,6 @@ class Diagnosis:
 
     def _list_unknown(self) -> list[tuple[str, Saving]]:
         named = [(self._name(cause), each) for cause, each in self.savings.items()]
-        named += [
-            (f"what {self._name_repair(r)} saves", s) for r, s in self.tried.items()
-        ]
         return [(name, saving) for name, saving in named if not saving.is_known]
 
     def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
@@ -297,15 +284,23 @@ class Diagnosis:
         """Return what to change and where, and how to see whether it has gained."""
         if self.advice is None or not self.advice.code:
             return []
-        phase = PHASE_OF_CAUSE.get(self.verdict or "", self.verdict) or ""
-        lines = self.profile.lines.get(phase, [])
-        where = f"  (at {lines[0].partition(': ')[0]})" if lines else ""
+        winner = self._find_winner()
+        place = self.places.get(winner, "")
+        if not place:
+            phase = PHASE_OF_CAUSE.get(self.verdict or "", self.verdict) or ""
+            place = next(iter(self.profile.lines.get(phase, [])), "")
+        where = f"at {place.partition(': ')[0]}, " if place else ""
+        saves = f"tried: saves {self.tried[winner]}" if winner else "not tried here"
+        if self.verdict == "healthy":
+            return [f"next    {self.advice.code}"]
         if self.experiment.is_script:
             pace = figures.format_seconds(self.profile.step_seconds)
             verify = f"diagnose a changed copy of the script: a step takes {pace} now"
         else:
-            verify = "diagnosis.verify(repaired), or kit.compare of both"
-        return [f"try     {self.advice.code}{where}", f"verify  {verify}"]
+            both = f'{{"before": {self.experiment.name}, "repaired": repaired}}'
+            verify = f"kit.compare({both})"
+        change = f"change  {self.advice.code}  ({where}{saves})"
+        return [change, f"verify  {verify}"]
 
     def _repr_html_(self) -> str:
         picture = self.plot()

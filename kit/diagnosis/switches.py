@@ -28,13 +28,13 @@ class Switch:
 
     `install` enters what the change needs, before set-up. `obstacle` says why it cannot
     be used, "" where it can: it is asked when the run has been profiled. `dropped` is
-    how many steps after a change are not timed. `changes_numbers` says whether steps
-    compute something else, by more than rounding, while it is on.
+    how many steps after a change are not timed. `first_seconds` is how much longer the
+    first steps with it took than others, such as to compile.
     """
 
     dropped = _DROPPED
     obstacle = ""
-    changes_numbers = False
+    first_seconds = 0.0
 
     def __init__(self, work: Work) -> None:
         self.work = work

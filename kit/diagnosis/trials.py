@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kit import clock
 from kit.diagnosis import saving
 from kit.diagnosis.batches import Loaders
+from kit.diagnosis.modules import count_compilations
 from kit.diagnosis.once import RunEnded
 from kit.diagnosis.saving import Saving
 from kit.diagnosis.steps import StepWatch
@@ -151,6 +151,12 @@ class Trials:
             planned.switch.end()
             self._spent += planned.seconds
 
+    def come_to_rest(self) -> None:
+        """Drop the steps that still feel the last trial, if it ended early."""
+        if not self._watch.work.is_plain:
+            self._run(1 if is_quick() else Switch.dropped)
+            self._watch.work.is_plain = True
+
     def _try(self, planned: Planned, values: list[float]) -> Saving:
         """Add the log-ratio of each group to the values; return what they show."""
         switch = planned.switch
@@ -196,9 +202,15 @@ class Trials:
         if planned.switch.obstacle:
             return False
         self._watch.work.is_plain = False
+        steps = self._watch.work.steps
         before = self._run(planned.steps) or 0.0
+        begun = len(steps)
         self._turn(planned.switch, True)
-        after = self._watch.work.steps[-1].seconds  # the first ones may compile
+        if planned.switch.obstacle:
+            return False
+        first = [step.seconds for step in steps[begun:]]
+        planned.switch.first_seconds = math.fsum(first) - before * len(first)
+        after = first[-1]  # those before it may compile
         loses = after > _LOSES * before > 0
         planned.switch.begin_block()
         self._run(1 if loses else planned.steps)
@@ -227,10 +239,10 @@ class Trials:
         for _ in range(_TRIES):
             planned.switch.begin_block()
             before = self._count_ends(planned)
-            compiled = _count_compilations()
+            compiled = count_compilations()
             seconds = self._run(planned.steps)
             planned.switch.end_block()
-            if _count_compilations() != compiled:
+            if count_compilations() != compiled:
                 self._compilations += 1
                 if self._compilations >= _MOST_COMPILATIONS:
                     return None
@@ -266,12 +278,6 @@ class Trials:
         """Turn a switch, and drop the steps that still feel the change."""
         switch.turn(on)
         self._watch.work.is_plain = False
-        if drops:
+        if drops and not switch.obstacle:
             self._run(1 if is_quick() else switch.dropped)
         self._watch.work.is_plain = not on and drops
-
-
-def _count_compilations() -> int:
-    """Return how many graphs Dynamo has compiled in this process."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return int(utils.counters["stats"]["unique_graphs"]) if utils else 0

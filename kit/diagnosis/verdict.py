@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kit.diagnosis.causes import CAUSES
 from kit.diagnosis.profiling import Profile
-from kit.diagnosis.repairs import REPAIRS
+from kit.diagnosis.repairs import FOLLOWING, list_remedies
 from kit.diagnosis.saving import Saving
 
 #: Below this, a cause is no verdict where useful work takes most of the step.
@@ -18,8 +18,8 @@ _MOST = 0.5
 _WORTH_AN_ESTIMATE = 0.20
 #: Costs of training itself: they can be lowered, seldom removed.
 _NECESSARY = ("optimizer", "overhead")
-#: These follow from a repair that was tried, the simplest thing to do.
-_REPAIRED = ("settings", "threads")
+#: What follows from a repair that was tried, or is as simple to change, goes first.
+_SIMPLE = (*FOLLOWING, "hooks")
 _SIMPLEST = 0.6
 #: Two that are closer than this, one over the other, are about equal.
 _ABOUT_EQUAL = 0.8
@@ -46,7 +46,7 @@ def decide(
     """
     work = {kind: profile.mean(kind) for kind in _WORK}
     useful = sum(work.values())
-    candidates = {**savings, **_name_by_verdict(tried)}
+    candidates = {**savings, **_list_following(tried)}
     contenders = _list_contenders(candidates, work)
     best = _choose(contenders, candidates)
     saves = contenders.get(best, 0.0)
@@ -87,14 +87,14 @@ def _tell_waiting(profile: Profile) -> str:
     return ""
 
 
-def _name_by_verdict(tried: Mapping[str, Saving]) -> dict[str, Saving]:
-    """Return what the best repair of each kind saves, by the verdict that follows."""
-    found: dict[str, Saving] = {}
-    for name, each in tried.items():
-        verdict = REPAIRS[name].verdict
-        known = found.get(verdict)
-        if verdict and (known is None or each.value > known.value):
-            found[verdict] = each
+def _list_following(tried: Mapping[str, Saving]) -> dict[str, Saving]:
+    """Return what the best repair saves for each cause that follows from one."""
+    found = {}
+    for cause in FOLLOWING:
+        known = [tried[name] for name in list_remedies(cause) if name in tried]
+        known = [each for each in known if each.is_known]
+        if known:
+            found[cause] = max(known, key=lambda each: (each.is_sure, each.value))
     return found
 
 
@@ -132,9 +132,15 @@ def _choose(contenders: Mapping[str, float], candidates: Mapping[str, Saving]) -
         return trust * contenders[cause]
 
     best = max(contenders, key=weigh)
-    for repair in _REPAIRED:
-        if contenders.get(repair, 0.0) >= _SIMPLEST * contenders[best]:
-            return repair
+    if (
+        best in _NECESSARY
+        and not candidates[best].measured
+        and "settings" in contenders
+    ):
+        return "settings"  # it was tried, and the other one may not be removed
+    for cause in _SIMPLE:
+        if cause in contenders and weigh(cause) >= _SIMPLEST * weigh(best):
+            return cause
     return best
 
 
@@ -151,21 +157,21 @@ def _find_hidden(
     useful = sum(work.values())
     hidden = 1 - max(saves, 0.0 if is_blurred else useful)
     for cause, each in candidates.items():
-        if each.is_sure or cause in _REPAIRED:  # what was not tried is no cause
+        if each.is_sure or cause in FOLLOWING:  # a repair that does not gain
             continue
         if not each.is_known:
             bar = max(saves, useful if useful >= _MOST and not is_blurred else 0.0)
-            if hidden > bar and cause != "threads":
+            if hidden > bar:
                 return f"what {_name(cause)} costs is not known: {each.reason}"
             continue
         rival = max(work.values()) if cause in _NECESSARY else 0.0
         bar = max(_WORTH_A_REPAIR, useful if useful >= _MOST else rival)
         may_matter = each.high > bar or each.value > max(rival, _WORTH_A_REPAIR)
         if may_matter and each.value > saves:
-            what = "another number of threads"
-            if cause != "threads":
-                what = f"leaving out {_name(cause)}"
-            return f"{what} may save {each}; more seconds make that interval narrower"
+            return (
+                f"leaving out {_name(cause)} may save {each}; more seconds make that "
+                "interval narrower"
+            )
     return ""
 
 
@@ -175,13 +181,13 @@ def _list_rivals(
     candidates: Mapping[str, Saving],
     work: Mapping[str, float],
 ) -> list[str]:
-    """Return what costs about as much as the best cause; a repair has no rivals."""
-    if best in _REPAIRED:
+    """Return what costs about as much as the best cause; a simple one has no rivals."""
+    if best in _SIMPLE:
         return []
     rivals = []
     for cause, value in contenders.items():
         one, other = candidates[best], candidates[cause]
-        if cause == best or cause in _REPAIRED or one.measured != other.measured:
+        if cause == best or cause in _SIMPLE or one.measured != other.measured:
             continue
         is_apart = one.measured and one.low > other.high
         is_close = value > _ABOUT_EQUAL * contenders[best] or one.low < other.value

@@ -58,6 +58,15 @@ SYMPTOMS = {
         "the others idle. In a container it is slower than outside.",
         "kit.this_machine().cores, torch.get_num_threads()  # and how many processes?",
     ),
+    "settings": (
+        "The same code is slower here than elsewhere, or since somebody looked for a "
+        "NaN, for determinism, or for more digits.",
+        "kit.diagnose(train).tried  # settings that may cost time are tried",
+    ),
+    "hooks": (
+        "It is slower since activations or gradients are logged.",
+        'kit.diagnose(train).savings.get("hooks")  # at most this fraction of a step',
+    ),
     "compute": (
         "The device is busy all the time, steadily. Twice the batch takes twice as "
         "long.",

@@ -13,9 +13,15 @@ from .input import INPUT
 from .optimizers import OPTIMIZER
 from .overhead import OVERHEAD, THREADS
 from .python_code import PYTHON
+from .settings import list_healthy, list_slow
 
 
 def make_planted():
     """Return all planted loops by cause, the healthy ones last."""
     slow = [*INPUT, *PYTHON, *OVERHEAD, *OPTIMIZER, *THREADS]
     return [*slow, *MEMORY, *COMPUTE, *HEALTHY]
+
+
+def make_settings():
+    """Return loops that a setting makes slow here, and healthy ones beside them."""
+    return [*list_slow(), *list_healthy()]
