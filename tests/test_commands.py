@@ -67,7 +67,7 @@ def asked(monkeypatch):
     """How `diagnose` was asked: a real one takes seconds, and is tested elsewhere."""
     made = []
 
-    def diagnose(experiment, *, seconds, **knobs):
+    def diagnose(experiment, *, seconds, try_compile, **knobs):
         if seconds == 13:
             raise ExperimentError("train ended after 1 step.\nPut a loop around it.")
         made.append({"seconds": seconds, "first": next(experiment(**knobs)), **knobs})

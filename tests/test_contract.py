@@ -39,7 +39,7 @@ NAMES = {
     "on=None patient=False title=None unit=None",
     "explore": "panel of='items_per_second' seconds=2.0 within=None on=None "
     "predict=None",
-    "diagnose": "diagnosis seconds=40.0",
+    "diagnose": "diagnosis seconds=40.0 try_compile=False",
     "timeline": "diagnosis steps=3 on=None",
     "guess": "teaching unit='×'",
     "claim": "teaching expect='faster' at_least=None otherwise=… open=False",

@@ -985,7 +985,7 @@ def test_a_repair_that_gains_is_the_line_to_change_and_where():
 
 
 def test_two_repairs_are_tried_and_more_in_more_seconds():
-    for seconds, tried in ((30.0, 2), (70.0, 3)):
+    for seconds, tried in ((40.0, 2), (70.0, 3)):
         clock = FakeClock()
         with simulating(clock):
             found = kit.diagnose(spending, seconds=seconds, clock=clock, cost=0.25)
