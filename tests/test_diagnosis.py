@@ -1208,7 +1208,7 @@ def test_the_report_tells_it_all_and_its_page_is_whole():
     assert "planted(clock=" in said and "planted(clock=" in page
     unsure = dataclasses.replace(found, verdict=None, reason="it is not sure (x)")
     assert "(x)" in repr(unsure) and "(x)" in unsure._repr_html_()
-    assert "change  " in said and "change  " not in repr(unsure)
+    assert "try     " in said and "try     " not in repr(unsure)
 
 
 def test_a_repair_is_held_against_what_was_predicted():

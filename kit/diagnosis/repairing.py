@@ -238,8 +238,7 @@ class NoValidation(OtherSetting):
         from torch.distributions import Distribution
 
         def note(real: Callable[..., None], *given: Any, **named: Any) -> None:
-            if work.has_begun and not self.is_used:
-                self.is_used, self.place = True, _find_caller()
+            self.is_used = self.is_used or work.has_begun
             real(*given, **named)
 
         with super().install(work), wrapped(work, (Distribution, "__init__", note)):

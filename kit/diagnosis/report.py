@@ -50,6 +50,13 @@ _OWN_QUEUE = (
     "run ahead."
 )
 _AHEAD = "batches = queue.Queue(maxsize=8)  # more of them may be ready"
+#: Advice where a batch takes so little time to load that workers would not gain.
+_QUICK_SECONDS = 0.003
+_ONE_INDEX = (
+    "The loop waits for its data, but a batch is loaded so quickly that workers, which "
+    "have to send it, seldom gain: take each batch out of memory by one index."
+)
+_INDEX = "batch = rows[order[n : n + batch_size]]  # in place of a loader"
 _ONCE = "samples = [dataset[i] for i in range(len(dataset))]  # once, if memory allows"
 
 
@@ -101,6 +108,9 @@ class Diagnosis:
             return dataclasses.replace(cause, sentence=_OWN_QUEUE, code=_AHEAD)
         if self.verdict == "input" and self.loads == "workers":
             return dataclasses.replace(cause, sentence=_WORKERS, code=_ONCE)
+        waits = self.shares.get("input", 0.0) * self.profile.step_seconds
+        if self.verdict == "input" and waits < _QUICK_SECONDS:
+            return dataclasses.replace(cause, sentence=_ONE_INDEX, code=_INDEX)
         if winner := self._find_winner():
             code = write_repair(winner, self.profile)
             effect = REPAIRS[winner].effect
@@ -111,11 +121,12 @@ class Diagnosis:
 
     def _find_winner(self) -> str:
         """Return which repair for the verdict surely saves most, "" for none."""
-        sure = [
-            name
-            for name in list_remedies(self.verdict or "")
-            if name in self.tried and self.tried[name].is_sure
-        ]
+        return self._find_best(list_remedies(self.verdict or ""))
+
+    def _find_best(self, names: list[str]) -> str:
+        """Return which of these repairs surely saves most, "" for none."""
+        sure = [name for name in names if name in self.tried]
+        sure = [name for name in sure if self.tried[name].is_sure]
         return max(sure, key=lambda name: self.tried[name].value, default="")
 
     @property
@@ -281,26 +292,42 @@ class Diagnosis:
         )
 
     def next_steps(self) -> list[str]:
-        """Return what to change and where, and how to see whether it has gained."""
-        if self.advice is None or not self.advice.code:
-            return []
-        winner = self._find_winner()
-        place = self.places.get(winner, "")
-        if not place:
-            phase = PHASE_OF_CAUSE.get(self.verdict or "", self.verdict) or ""
-            place = next(iter(self.profile.lines.get(phase, [])), "")
-        where = f"at {place.partition(': ')[0]}, " if place else ""
-        saves = f"tried: saves {self.tried[winner]}" if winner else "not tried here"
-        if self.verdict == "healthy":
-            return [f"next    {self.advice.code}"]
+        """Return what to change and where, what to try, and how to verify it."""
+        lines = []
+        own = self._find_winner()
+        winner = own or self._find_best([*self.tried])
+        if winner:
+            place = self.places.get(winner) or (self._find_line() if own else "")
+            code = write_repair(winner, self.profile)
+            saves = f"tried: saves {self.tried[winner]}"
+            lines.append(f"change  {code}  ({_write_place(place)}{saves})")
+        if not own and (code := self._write_advice()):
+            lines.append(f"try     {code}")
+        if not lines or self.verdict == "healthy":
+            return lines
         if self.experiment.is_script:
             pace = figures.format_seconds(self.profile.step_seconds)
             verify = f"diagnose a changed copy of the script: a step takes {pace} now"
         else:
             both = f'{{"before": {self.experiment.name}, "repaired": repaired}}'
             verify = f"kit.compare({both})"
-        change = f"change  {self.advice.code}  ({where}{saves})"
-        return [change, f"verify  {verify}"]
+        return [*lines, f"verify  {verify}"]
+
+    def _write_advice(self) -> str:
+        """Return a line that was not tried, or how to try it; "" for none."""
+        if self.advice is None or not self.advice.code:
+            return ""
+        if self.advice.remedy == "compile":
+            how = "--try-compile" if self.experiment.is_script else "try_compile=True"
+            return f"{self.advice.code}  (it may gain or lose: {how} tells)"
+        if self.verdict == "healthy":
+            return self.advice.code
+        return f"{self.advice.code}  ({_write_place(self._find_line())}not tried here)"
+
+    def _find_line(self) -> str:
+        """Return the reader's line that takes most of what the verdict names."""
+        phase = PHASE_OF_CAUSE.get(self.verdict or "", self.verdict) or ""
+        return next(iter(self.profile.lines.get(phase, [])), "")
 
     def _repr_html_(self) -> str:
         picture = self.plot()
@@ -316,3 +343,8 @@ class Diagnosis:
         title, parts = f"Diagnosis of {self.call}", (self, this_machine())
         pages = (part._repr_html_() for part in parts)
         return figures.html_page(title, *pages, text=repr(self))
+
+
+def _write_place(line: str) -> str:
+    """Write where a line is, before what is said of it."""
+    return f"at {line.partition(': ')[0]}, " if line else ""

@@ -109,7 +109,8 @@ def _list_contenders(
     found = {}
     for cause, each in candidates.items():
         if each.measured:
-            is_worth_it = each.value >= _WORTH_A_REPAIR or useful < _MOST
+            counts_if_small = useful < _MOST and cause not in FOLLOWING
+            is_worth_it = each.value >= _WORTH_A_REPAIR or counts_if_small
         else:
             least = min(_WORTH_AN_ESTIMATE, max(most, _WORTH_A_REPAIR))
             is_worth_it = each.value >= least
