@@ -7,7 +7,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kit import figures
+from kit import clock, figures
 from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE, Cause
 from kit.diagnosis.profiling import Profile
 from kit.diagnosis.repairs import (
@@ -37,6 +37,12 @@ _WORKERS = (
     "Worker processes load the data, and take cores from the training: do less per "
     "sample, such as decoding and resizing them once."
 )
+#: Advice where training and loading would share the cores.
+_ON_CPU = (
+    "The loop waits for its data: do less per sample, such as decoding and converting "
+    "them once. Worker processes gain where loading waits for a disk or a network; "
+    "else they take cores from the training."
+)
 #: Advice where a framework's code takes the time, not the reader's.
 _FRAMEWORK = "the framework's own code outside forward, backward and update"
 _SWITCH_OFF = (
@@ -57,7 +63,10 @@ _ONE_INDEX = (
     "have to send it, seldom gain: take each batch out of memory by one index."
 )
 _INDEX = "batch = rows[order[n : n + batch_size]]  # in place of a loader"
-_ONCE = "samples = [dataset[i] for i in range(len(dataset))]  # once, if memory allows"
+_ONCE = (
+    "samples = [dataset[i] for i in range(len(dataset))]  # once, if memory allows; "
+    "random transforms on batches"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,6 +117,8 @@ class Diagnosis:
             return dataclasses.replace(cause, sentence=_OWN_QUEUE, code=_AHEAD)
         if self.verdict == "input" and self.loads == "workers":
             return dataclasses.replace(cause, sentence=_WORKERS, code=_ONCE)
+        if self.verdict == "input" and not clock.find_initialised():
+            return dataclasses.replace(cause, sentence=_ON_CPU, code=_ONCE)
         waits = self.shares.get("input", 0.0) * self.profile.step_seconds
         if self.verdict == "input" and waits < _QUICK_SECONDS:
             return dataclasses.replace(cause, sentence=_ONE_INDEX, code=_INDEX)
