@@ -1011,9 +1011,8 @@ def test_a_repair_that_loses_is_stopped_early_and_not_advised():
         found = kit.diagnose(slow_with_all_cores, seconds=40.0, clock=clock)
     assert sum(seen) <= 16, "as few as four blocks of one step, and those dropped"
     assert found.tried["threads"].value == pytest.approx(-19, rel=0.01)
-    assert f"{CORES} threads makes a step 20 × as long here; don't use it" in repr(
-        found
-    )
+    told = f"with {CORES} threads, a step takes 20 × as long here"
+    assert told in repr(found) and "don't use it" in repr(found)
     assert found.verdict != "threads"
 
 
@@ -1063,6 +1062,21 @@ def test_workers_that_take_cores_from_the_training_are_told():
     assert not tell_competition(savings, profile(shares=waits, children=2))
 
 
+@pytest.mark.skipif(CORES < 2, reason="there is no other number of threads")
+def test_beside_other_programs_one_thread_is_tried_first_and_shares_are_no_verdict():
+    busy = profile({"compute": 0.9}, others_cores=CORES - 1.0, threads=CORES)
+    assert busy.is_busy and busy.other_threads == 1
+    cause, reason = decide({}, {}, busy)
+    assert cause is None and f"{CORES - 1.0:.1f} cores" in reason
+    assert decide({"input": SURE}, {}, busy).cause == "input", "it was measured"
+    gains = {"threads": Saving(0.7, 0.6, 0.8)}
+    assert decide({}, gains, busy).cause == "threads"
+    loses = {"threads": Saving(-0.3, -0.4, -0.2)}
+    assert decide({}, loses, busy).cause == "compute"
+    alone = profile({"compute": 0.9}, others_cores=1.0, threads=1)
+    assert decide({}, {}, alone).cause == "compute", "it uses what is free"
+
+
 def test_what_is_not_known_is_never_written_as_a_number():
     said = repr(dataclasses.replace(diagnosed(), savings=LOST, tried={}))
     assert "nan" not in said and "its blocks were disturbed" in said
@@ -1106,9 +1120,8 @@ def test_only_what_the_profile_speaks_for_is_tried(facts, suspects, due):
     causes = dict.fromkeys(["input", "optimizer", "transfer", "sync"])
     assert list(find_suspects(known, causes)) == suspects
     training = Training()
-    found = repairs.find_due(
-        repairs.Facts(known, training, repairs.make_switches(Work(), training), 0.0)
-    )
+    switches = repairs.make_switches(Work(), training)
+    found = repairs.find_due(repairs.Facts(known, training, switches))
     if known.threads == 1:  # there is no other number on one core
         due = [name for name in due if name != "threads"]
     assert list(found) == due

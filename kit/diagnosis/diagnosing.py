@@ -124,8 +124,6 @@ class _Findings:
     growth: str = ""
     loads: str = ""
     remarks: list[str] = field(default_factory=list)
-    #: How many cores other programs used.
-    load: float = 0.0
 
 
 class _Switches:
@@ -181,10 +179,11 @@ def _observe(
             raise
         interrupt = error
         findings.remarks.append("It was interrupted: what is missing was not measured.")
-    if findings.load > repairs.BUSY:
+    if findings.profile is not None and findings.profile.is_busy:
         findings.remarks.append(
-            f"Other programs used {findings.load:.1f} cores meanwhile: where the loop "
-            "computes with several threads, that is part of what was measured."
+            f"Other programs used {findings.profile.others_cores:.1f} cores meanwhile: "
+            "where the loop computes with several threads, that is part of what was "
+            "measured."
         )
     if not variant.runs[0].settled:
         findings.remarks.append(
@@ -229,12 +228,13 @@ def _look(
     progress.doing = "profiling"
     profile = record(driver)[0]
     watch.work.is_plain = True
+    others_cores = system.describe_load(load, system.read_load())["others_cores"]
+    profile = profile._replace(others_cores=others_cores)
     findings.profile = profile._replace(trace=profile.trace._replace(written=""))
-    findings.load = system.describe_load(load, system.read_load())["others_cores"]
     with switches.training.looking():
         driver.time(1)
     findings.savings |= _time_hooks(driver, switches.training)
-    facts = Facts(profile, switches.training, switches.repairs, findings.load)
+    facts = Facts(profile, switches.training, switches.repairs)
     due = repairs.find_due(facts, try_compile=try_compile)
     findings.untried = {name: why for name, why in due.items() if why}
     planned = _plan_trials(facts, switches, due, seconds)
@@ -276,12 +276,16 @@ def _plan_trials(
     switches.repairs["threads"].number = profile.other_threads  # type: ignore[attr-defined]
     causes = find_suspects(profile, switches.causes)
     possible = [name for name, why in due.items() if not why and name != "compile"]
+    # Beside other programs, too many threads make all else slow.
+    first = {"threads"} & {*possible} if profile.is_busy else set()
+    possible = [*first, *(name for name in possible if name not in first)]
     most = max(_REPAIRS, int(seconds / _SECONDS_PER_REPAIR))
     chosen = {name: switches.repairs[name] for name in possible[:most]}
     risky = {name: s for name, s in chosen.items() if repairs.REPAIRS[name].is_risky}
     safe = {name: switch for name, switch in chosen.items() if name not in risky}
     pairs = itertools.zip_longest(causes.items(), safe.items())
-    by_turns = dict(each for pair in pairs for each in pair if each is not None)
+    by_turns: dict[str, Switch] = {name: switches.repairs[name] for name in first}
+    by_turns |= dict(each for pair in pairs for each in pair if each is not None)
     by_turns |= risky
     if due.get("compile") == "":
         by_turns["compile"] = switches.repairs["compile"]

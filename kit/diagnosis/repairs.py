@@ -20,8 +20,6 @@ from kit.diagnosis.wrapping import Work
 _WORTH_A_TRIAL = 0.10
 #: Denormal numbers may cost time where there are more than this share.
 _MANY_DENORMALS = 0.001
-#: Other programs that use more cores compete with several threads, and are told.
-BUSY = 0.3
 #: Waits for threads of the loop's own are worth a trial from this share on.
 _WAITS = 0.03
 _ATTENTION = "scaled_dot_product"
@@ -34,7 +32,6 @@ class Facts:
     profile: Profile
     training: Training
     switches: Mapping[str, Any]
-    others_cores: float
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def _threads_may_not_fit(facts: Facts) -> bool:
     """Return whether threads are not as many as cores, or others use these, too."""
     profile = facts.profile
     competes = profile.children > 0 or profile.mean("waiting") > _WAITS
-    competes = competes or facts.others_cores > BUSY
+    competes = competes or profile.is_busy
     return profile.threads != profile.cores or (competes and profile.threads > 1)
 
 

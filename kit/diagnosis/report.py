@@ -243,13 +243,16 @@ class Diagnosis:
         if not saving.is_known:
             return f"What {name} saves is not known: {saving.reason}."
         if saving.is_sure:
-            return f"Tried: {name} saves {saving}{more}."
+            return f"Tried: with {name}, a step takes {saving} less time{more}."
         if saving.costs and saving.value < -1:
-            return f"Tried: {name} {saving} here; don't use it{more}."
+            times = f"{1 - saving.value:.2g} × as long"
+            return f"Tried: with {name}, a step takes {times} here{more}; don't use it."
         if saving.costs:
             cost = figures.format_saving(-saving.value, -saving.high, -saving.low)
-            return f"Tried: {name} makes a step {cost} longer; don't use it{more}."
-        return f"Tried: {name} gains nothing that can be told here, {saving}{more}."
+            return (
+                f"Tried: with {name}, a step takes {cost} longer{more}; don't use it."
+            )
+        return f"Tried: with {name}, no gain can be told, {saving}{more}."
 
     def remarks(self) -> list[str]:
         """Return what else a reader should know, a sentence each."""

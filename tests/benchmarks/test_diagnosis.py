@@ -68,7 +68,11 @@ class Row:
             tried = [self.found.tried.get(name) for name in list_remedies(self.cause)]
             known = [each for each in tried if each is not None and each.is_known]
             self.predicted = max(known, key=lambda each: each.value, default=None)
-        fine = ("healthy", "compute") if self.cause == "healthy" else (self.cause,)
+        fine = ["healthy", "compute"] if self.cause == "healthy" else [self.cause]
+        if self.found.profile.is_busy:
+            # Then fewer threads gain in all loops, and one thread is no fault.
+            fine.append("threads")
+            fine += ["healthy", "compute"] * (self.cause == "threads")
         self.is_right = self.verdict in fine
 
     @property
