@@ -1016,6 +1016,37 @@ def test_a_repair_that_loses_is_stopped_early_and_not_advised():
     assert found.verdict != "threads"
 
 
+def test_one_slow_step_after_a_change_is_no_loss():
+    clock = FakeClock()
+
+    def train(*, clock):
+        torch.set_num_threads(CORES + 6)
+        before, since = torch.get_num_threads(), 9
+        while True:
+            now = torch.get_num_threads()
+            since = 0 if now != before else since + 1
+            clock.work((0.05 if now == CORES else 0.1) + 1.0 * (since == 1))
+            before = now
+            yield 1
+
+    with simulating(clock):
+        found = kit.diagnose(train, seconds=40.0, clock=clock)
+    assert found.tried["threads"].value == pytest.approx(0.5, rel=0.01)
+    assert "few steps" not in repr(found)
+
+
+def test_a_repair_of_useful_work_is_what_the_report_begins_with():
+    gains = {"channels_last": Saving(0.4, 0.35, 0.45)}
+    found = dataclasses.replace(
+        report(), verdict="healthy", reason="useful", savings={}, tried=gains
+    )
+    assert (
+        found.sentence() == "With channels last, a step takes 40 % [35, 45] less time."
+    )
+    assert found.next_steps()[0].startswith("change  model = model.to(memory_format=")
+    assert "Nothing to repair" not in repr(found) and "rounding only" in repr(found)
+
+
 def test_a_repair_that_cannot_be_tried_leaves_the_rest_as_it_is():
     clock = FakeClock()
 

@@ -253,35 +253,66 @@ def test_a_comparison_of_formats_uses_no_random_numbers_and_counts_no_batch():
         assert torch.equal(random, torch.get_rng_state())
 
 
-def test_a_loop_that_needs_its_digits_keeps_them():
-    model = nn.Linear(4, 1).double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+class Far(nn.Module):
+    """A model of small differences of large numbers."""
 
-    class Far(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.model = nn.Linear(4, 1).double()
 
-        def forward(self, rows):
-            return self.model((rows + 1e9) - 1e9)
+    def forward(self, rows):
+        return self.model((rows + 1e9) - 1e9)
 
-    far, rows = Far(), torch.rand(8, 4, dtype=torch.float64)
 
-    def experiment():
+def test_a_loop_that_needs_its_digits_keeps_them_and_trains_as_without_a_trial():
+    def train(far):
+        optimizer = torch.optim.SGD(far.parameters(), lr=1e-3, momentum=0.9)
+        rows = torch.rand(8, 4, dtype=torch.float64)
         while True:
             optimizer.zero_grad()
             far(rows).sum().backward()
             optimizer.step()
             yield 8
 
-    with Run(experiment, "float32") as run:
+    far, other = Far(), Far()
+    torch.manual_seed(1)
+    with Run(lambda: train(far), "float32") as run:
         run.prime()
         run.turn(True)
         run.step()
         assert "needs the digits" in run.switch.obstacle
         run.turn(False)
         run.step()
-    assert model.weight.dtype == model.weight.grad.dtype == torch.float64
+    torch.manual_seed(1)
+    with Run(lambda: train(other), "anomaly") as run:
+        run.step(3)
+    weight = far.model.weight
+    assert weight.dtype == weight.grad.dtype == torch.float64
+    torch.testing.assert_close(weight, other.model.weight, rtol=0, atol=0)
+
+
+def test_outputs_that_are_masked_by_infinity_can_be_compared():
+    class Masked(Model):
+        def forward(self, inputs):
+            outputs = super().forward(inputs)
+            return torch.where(torch.arange(3) == 2, -torch.inf, outputs)
+
+    model = Masked()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def experiment():
+        while True:
+            optimizer.zero_grad()
+            model(torch.rand(8, 3, 8, 8))[:, :2].sum().backward()
+            optimizer.step()
+            yield 8
+
+    with Run(experiment, "bfloat16") as run:
+        run.prime()
+        run.turn(True)
+        run.step()
+        assert 0 < run.switch.difference < 0.02 and not run.switch.obstacle
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "compile"])
@@ -427,6 +458,9 @@ def test_only_gradients_that_nobody_uses_are_left_out():
     by_hand = nn.Linear(2, 2)  # no gradient is kept for it
     model = nn.Sequential(by_hand, body, head)
     by_hand.requires_grad_(False)
+    late = nn.Linear(1, 1)  # whose optimizer has not stepped yet
+    waiting = torch.optim.SGD(late.parameters(), lr=1e-3)
+    model.append(late)
     optimizer = torch.optim.SGD(head.parameters(), lr=1e-3)
     seen = []
 
@@ -447,8 +481,9 @@ def test_only_gradients_that_nobody_uses_are_left_out():
         run.step()
         run.turn(False)
         run.step()
-    assert seen[-2] == [False] * 4 + [True] * 2
-    assert seen[-1] == seen[0] == [False] * 2 + [True] * 4
+    assert seen[-2] == [False] * 4 + [True] * 4
+    assert seen[-1] == seen[0] == [False] * 2 + [True] * 6
+    assert waiting.state == {}
 
 
 def test_what_was_flushed_is_as_it_was():

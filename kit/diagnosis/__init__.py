@@ -4,10 +4,10 @@ From the bottom up: `once` drives a run that is started once, `wrapping` lets it
 something else, `tracing` records it, `profiling` parts its steps into phases. `batches`
 keeps what loaders give, `modules` finds optimizers and modules. `switches` leave causes
 out of that run, `repairing` has those that apply a repair, `repairs` the table of when
-each is tried, `steps` watches how long its steps
-take, `trials` makes blocks with and without, `saving` is what they show. `causes` is
-the table of what can be said, `verdict` chooses, `report` tells it. `diagnosing` holds
-them together; `timeline` draws.
+each is tried. `steps` watches how long its steps take, `trials` makes blocks with and
+without, `saving` is what they show. `causes` is the table of what can be said,
+`verdict` chooses, `report` tells it. `diagnosing` holds them together; `timeline`
+draws.
 """
 
 from kit.diagnosis.diagnosing import diagnose

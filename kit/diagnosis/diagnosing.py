@@ -173,7 +173,8 @@ def _observe(
             except RunEnded as end:
                 if findings.profile is None:
                     raise refuse_short_run(variant, len(work.steps)) from None
-                findings.remarks.append(_tell_end(len(work.steps), str(end)))
+                remark = _tell_end(len(work.steps), str(end), progress.doing)
+                findings.remarks.append(remark)
     except KeyboardInterrupt as error:
         if findings.profile is None:
             raise
@@ -203,11 +204,11 @@ def _observe(
     return diagnosis
 
 
-def _tell_end(steps: int, error: str) -> str:
-    """Say that a run has ended before all was measured."""
+def _tell_end(steps: int, error: str, doing: str) -> str:
+    """Say that a run has ended before all was measured, and what was done then."""
     if error:
         first = error.partition("\n")[0]
-        return f"It could not go on, perhaps because something was left out: {first}"
+        return f"It could not go on, perhaps because of {doing}: {first}"
     return f"It ended after {steps} steps, before all was measured."
 
 
@@ -376,7 +377,7 @@ def _conclude(
         )
     for name, takes in findings.left.items():
         what = _name(name, profile)
-        more = "; give it more seconds" if name in findings.unaffordable else ""
+        more = "; more seconds allow more" if name in findings.unaffordable else ""
         seconds = format_seconds(takes)
         remarks.append(f"Not measured: {what} (about {seconds}{more}).")
     return Diagnosis(

@@ -35,6 +35,7 @@ class Training:
         #: for by `look`.
         self.has_sparse = False
         self._with_gradients: dict[int, Any] = {}
+        self._updated: set[int] = set()
 
     @property
     def optimizers(self) -> list[Any]:
@@ -65,6 +66,13 @@ class Training:
             self._is_looking = False
 
     def _note_gradients(self) -> None:
+        from torch.optim import Optimizer
+
+        # Also by those that step seldom, or are made in each step.
+        everywhere = [x for x in gc.get_objects() if issubclass(type(x), Optimizer)]
+        for optimizer in everywhere:
+            for group in optimizer.param_groups:
+                self._updated |= {id(parameter) for parameter in group["params"]}
         for root in self.find_roots():
             for parameter in root.parameters():
                 if parameter.grad is not None and parameter.requires_grad:
@@ -116,9 +124,8 @@ class Training:
 
     def list_idle(self) -> list[Any]:
         """Return the parameters that have got gradients, and belong to no optimizer."""
-        updated = {id(parameter) for parameter in self.list_parameters()}
         found = self._with_gradients
-        return [each for key, each in found.items() if key not in updated]
+        return [each for key, each in found.items() if key not in self._updated]
 
     def list_convolutions(self) -> list[Any]:
         """Return weights of two-dimensional convolutions, none with channels last."""

@@ -37,6 +37,19 @@ class Repair(Switch):
         super().__init__(work)
         self.training = training
 
+    def check(self) -> str:
+        """Return why it cannot be tried in this run, "" where it can."""
+        return ""
+
+    def prime(self) -> None:
+        """Say why it cannot be tried, if so."""
+        self.obstacle = self.check()
+
+    def refuse_compiled(self) -> str:
+        """Return why it is not tried in a compiled loop, "" in others."""
+        compiled = "the compiler would compile anew"
+        return compiled if self.training.has_compiled else ""
+
 
 # Settings
 
@@ -45,6 +58,10 @@ class OtherThreads(Repair):
     """Computes with another number of threads in every thread of the run."""
 
     number = own = 0
+
+    def check(self) -> str:
+        """Return why it cannot be tried, if so."""
+        return self.refuse_compiled()
 
     @contextlib.contextmanager
     def install(self, work: Work) -> Generator[None, None, None]:
@@ -174,6 +191,10 @@ class NoDeterminism(OtherSetting):
     """Lets PyTorch choose any algorithms, not only deterministic ones."""
 
     wanted = False, False
+
+    def check(self) -> str:
+        """Return why it cannot be tried, if so."""
+        return self.refuse_compiled()
 
     def find_setter(self) -> tuple[Any, str]:
         """Return what `use_deterministic_algorithms` and the debug mode call."""
@@ -380,10 +401,11 @@ class FusedUpdate(Repair):
         super().__init__(work, training)
         self._before: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
-    def prime(self) -> None:
-        """Say why nothing can be fused, if so."""
-        if not any(self._find_name(each) for each in self.training.optimizers):
-            self.obstacle = "its optimizers are fused already, or cannot be"
+    def check(self) -> str:
+        """Return why nothing can be fused, if so."""
+        if any(self._find_name(each) for each in self.training.optimizers):
+            return ""
+        return "its optimizers are fused already, or cannot be"
 
     def _find_name(self, optimizer: Any) -> str:
         """Return what can be set: "fused", "foreach", or nothing."""
@@ -446,9 +468,9 @@ class NoIdleGradients(Repair):
         super().__init__(work, training)
         self._frozen: list[Any] = []
 
-    def prime(self) -> None:
-        """Say why they cannot be frozen, if so."""
-        self.obstacle = _refuse_other_processes()
+    def check(self) -> str:
+        """Return why they cannot be frozen, if so."""
+        return _refuse_other_processes()
 
     def turn(self, on: bool) -> None:
         """Freeze those parameters, or thaw them."""
@@ -466,6 +488,10 @@ class ChannelsLast(Repair):
         super().__init__(work, training)
         self._before: list[tuple[Any, Any]] = []
 
+    def check(self) -> str:
+        """Return why it cannot be tried, if so."""
+        return self.refuse_compiled()
+
     def turn(self, on: bool) -> None:
         """Convert weights and their optimizers' state, or copy them back."""
         import torch
@@ -475,15 +501,21 @@ class ChannelsLast(Repair):
             for tensor, own in reversed(self._before):
                 own.copy_(tensor.data)
                 tensor.data = own
+                if tensor.grad is not None:
+                    tensor.grad = tensor.grad.contiguous()
             self._before = []
             return
+        last = torch.channels_last
         for weight in self.training.list_convolutions():
             for tensor in (weight, *self.training.list_state_of(weight)):
                 if tensor.shape != weight.shape:
                     continue
                 own = tensor.data
                 self._before.append((tensor, own))
-                tensor.data = own.contiguous(memory_format=torch.channels_last)
+                tensor.data = own.contiguous(memory_format=last)
+                # A fused update takes all of them to lie alike.
+                if tensor.grad is not None:
+                    tensor.grad = tensor.grad.contiguous(memory_format=last)
 
 
 # Modules that are called in another way
@@ -497,14 +529,17 @@ class _OtherForward(Repair):
         self._stack = contextlib.ExitStack()
         self._was_called = False
 
+    def check(self) -> str:
+        """Return why the modules cannot be called in another way, if so."""
+        if not self.training.find_roots():
+            return "no module was found whose parameters are updated"
+        return self.refuse_compiled()
+
     def prime(self) -> None:
         """Wrap the forward of each outermost module, for both sides of the trial."""
-        roots = self.training.find_roots()
-        if not roots:
-            self.obstacle = "no module was found whose parameters are updated"
-        if self.training.has_compiled:
-            self.obstacle = "something is compiled already"
+        super().prime()
         if not self.obstacle:
+            roots = self.training.find_roots()
             wrappers = wrapped_forwards(self.work, roots, self._forward)
             self._stack.enter_context(wrappers)
 
@@ -544,6 +579,7 @@ class Compiled(_OtherForward):
     """Calls compiled versions of the outermost modules."""
 
     dropped = 3
+    patience = math.inf  # its first steps compile
 
     def __init__(self, work: Work, training: Training) -> None:
         super().__init__(work, training)
@@ -596,6 +632,8 @@ class _OtherFormat(_OtherForward):
         self, module: Any, own: Callable[..., Any], given: Any, named: Any
     ) -> float:
         """Return how far the outputs in the other format are from the usual ones."""
+        import torch
+
         usual = list_numbers(self.call_usually(module, own, given, named))
         with _leaving_as_it_was(module):
             other = list_numbers(self.call_otherwise(module, own, given, named))
@@ -604,25 +642,29 @@ class _OtherFormat(_OtherForward):
             raise TypeError(self.obstacle)
         squares = whole = 0.0
         for one, another in zip(usual, other, strict=True):
-            squares += float((another - one).float().square().sum())
-            whole += float(one.float().square().sum())
+            one, another = one.detach(), another.detach()
+            finite = one.isfinite()
+            if not torch.equal(finite, another.isfinite()):
+                return math.inf
+            squares += float((another - one)[finite].float().square().sum())
+            whole += float(one[finite].float().square().sum())
         return math.sqrt(squares / max(whole, 1e-30))
 
 
 @contextlib.contextmanager
 def _leaving_as_it_was(module: Any) -> Generator[None, None, None]:
-    """Call a module for its outputs only: random numbers and buffers stay."""
-    import torch
+    """Call a module for its outputs only: random numbers and buffers stay.
 
+    Gradients are not switched off: some modules compute some in `forward`.
+    """
     random = capture_random()
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
-        with torch.no_grad():
-            yield
+        yield
     finally:
         restore_random(random)
         for buffer, kept in buffers:
-            buffer.copy_(kept)
+            buffer.data.copy_(kept)
 
 
 class Bfloat16(_OtherFormat):
@@ -645,32 +687,37 @@ class SinglePrecision(_OtherFormat):
 
     def __init__(self, work: Work, training: Training) -> None:
         super().__init__(work, training)
-        self._before: list[tuple[Any, Any, Any]] = []
+        self._before: list[tuple[Any, Any]] = []
         self._states: list[tuple[Any, dict[Any, Any]]] = []
+        self._gradients: list[tuple[Any, Any]] = []
 
-    def prime(self) -> None:
-        """Say why parameters cannot be converted, if so."""
-        super().prime()
-        self.obstacle = self.obstacle or _refuse_other_processes()
+    def check(self) -> str:
+        """Return why parameters cannot be converted, if so."""
         for parameter in self.training.list_parameters():
             if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
-                self.obstacle = "hooks on parameters expect gradients in float64"
+                return "hooks on parameters expect gradients in float64"
             kept = self.training.find_state(parameter).values()
             if any(isinstance(each, (list, dict)) for each in kept):
-                self.obstacle = "its optimizer keeps lists of tensors"
+                return "its optimizer keeps lists of tensors"
+        return super().check() or _refuse_other_processes()
 
     def turn(self, on: bool) -> None:
         """Convert all that is float64, or put it back as it was."""
         super().turn(on)
         if on and not self.obstacle:
+            self._gradients = [(x, x.grad) for x in self.training.list_tensors()]
             self._convert()
             self._convert_states()
         elif not on:
             self._put_back()
+            for tensor, gradient in self._gradients:
+                tensor.grad = gradient
+            self._gradients = []
 
     def give_up(self) -> None:
-        """Put back what was converted."""
+        """Put back what was converted; gradients are those of this step."""
         self._put_back()
+        self._gradients = []
 
     def call_otherwise(
         self, module: Any, own: Callable[..., Any], given: Any, named: Any
@@ -697,10 +744,8 @@ class SinglePrecision(_OtherFormat):
 
         for tensor in self.training.list_tensors():
             if tensor.dtype == torch.float64:
-                gradient, tensor.grad = tensor.grad, None
-                self._before.append((tensor, tensor.data, gradient))
-                tensor.data = tensor.data.float()
-                tensor.grad = None if gradient is None else gradient.float()
+                self._before.append((tensor, tensor.data))
+                _replace_data(tensor, tensor.data.float())
 
     def _convert_states(self) -> None:
         """Let optimizers work on copies of what they keep."""
@@ -726,11 +771,16 @@ class SinglePrecision(_OtherFormat):
         self._states = []
 
     def _put_back_modules(self) -> None:
-        for tensor, own, gradient in reversed(self._before):
-            tensor.grad = None
-            tensor.data = own
-            tensor.grad = gradient
+        for tensor, own in reversed(self._before):
+            _replace_data(tensor, own)
         self._before = []
+
+
+def _replace_data(tensor: Any, data: Any) -> None:
+    """Give a tensor other data, and convert its gradient to their type."""
+    gradient, tensor.grad = tensor.grad, None
+    tensor.data = data
+    tensor.grad = None if gradient is None else gradient.to(data.dtype)
 
 
 def _refuse_other_processes() -> str:

@@ -101,7 +101,7 @@ def _refuse_several_threads(facts: Facts) -> str:
     if facts.profile.threads == 1:
         return ""
     return (
-        f"{count_denormals(facts.training):.0%} of the numbers are denormal, but each "
+        f"{100 * count_denormals(facts.training):.2g} % of them are denormal, but each "
         "thread has such a setting of its own; try torch.set_flush_denormal(True) with "
         "one thread"
     )
@@ -127,16 +127,13 @@ def _threads_may_not_fit(facts: Facts) -> bool:
     return profile.threads != profile.cores or (competes and profile.threads > 1)
 
 
-def _may_use_bfloat16(facts: Facts) -> bool:
-    """Return whether arithmetic is worth it, and some of it is in float32."""
+def _refuse_bfloat16(facts: Facts) -> str:
+    """Say why bfloat16 cannot gain here, "" where it may."""
     import torch
 
     kinds = {parameter.dtype for parameter in facts.training.list_parameters()}
-    return _takes("compute")(facts) and (not kinds or torch.float32 in kinds)
-
-
-def _refuse_bfloat16(facts: Facts) -> str:
-    """Say why bfloat16 cannot gain here, "" where it may."""
+    if kinds and torch.float32 not in kinds:
+        return f"its parameters are {', '.join(sorted(map(str, kinds)))}"
     if facts.switches["autocast"].was_entered:
         return "the loop uses autocast already"
     return _miss_instructions(facts)
@@ -209,6 +206,7 @@ REPAIRS = {
         _has_slow_attention,
         effect=_ROUNDING,
         causes=("settings",),
+        is_risky=True,
     ),
     "autocast": Row(
         repairing.NoAutocast,
@@ -285,7 +283,7 @@ REPAIRS = {
         repairing.Bfloat16,
         "bfloat16",
         "with torch.autocast(device, dtype=torch.bfloat16): ...",
-        _may_use_bfloat16,
+        _takes("compute"),
         _refuse_bfloat16,
         effect="It changes the result: it computes with fewer digits.",
         causes=("compute",),
@@ -334,7 +332,8 @@ def find_due(facts: Facts, *, try_compile: bool = False) -> dict[str, str]:
         is_asked_for = name == "compile" and try_compile
         try:
             if is_asked_for or row.is_due(facts):
-                due[name] = row.find_obstacle(facts)
+                obstacle = row.find_obstacle(facts)
+                due[name] = obstacle or facts.switches[name].check()
         except Exception as error:  # a diagnosis must not end with one
             due[name] = f"whether it may gain cannot be told ({type(error).__name__})"
     return due

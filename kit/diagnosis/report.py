@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _LEAST_SHOWN = 0.01
 #: Rare long steps come first where they take this share of the time.
 _MATTERS = 0.2
+#: What is said of useful work that a repair makes quicker.
+_USEFUL = "Its work is useful, and a repair that was tried does it in less time."
 #: Advice for a loop that has workers already.
 _WORKERS = (
     "Worker processes load the data, and take cores from the training: do less per "
@@ -110,6 +112,8 @@ class Diagnosis:
         if self.verdict is None:
             return None
         cause = CAUSES[self.verdict]
+        if self.verdict == "healthy" and self._find_best([*self.tried]):
+            return dataclasses.replace(cause, sentence=_USEFUL, code="")
         if self.verdict == "python" and self._is_framework:
             changed = {"sentence": _SWITCH_OFF, "code": _LESS_OFTEN}
             return dataclasses.replace(cause, removed=_FRAMEWORK, **changed)
@@ -171,7 +175,9 @@ class Diagnosis:
         if self.verdict is None:
             return f"Cannot tell what takes the time: {self.reason}."
         winner = self._find_winner()
-        if winner and self.verdict in FOLLOWING:
+        if self.verdict == "healthy":
+            winner = self._find_best([*self.tried])
+        if winner and self.verdict in (*FOLLOWING, "healthy"):
             name, saved = name_repair(winner, self.profile), self.tried[winner]
             return f"With {name}, a step takes {saved} less time."
         if saving is None:
@@ -243,7 +249,8 @@ class Diagnosis:
         if not saving.is_known:
             return f"What {name} saves is not known: {saving.reason}."
         if saving.is_sure:
-            return f"Tried: with {name}, a step takes {saving} less time{more}."
+            effect = f" {REPAIRS[repair].effect}".rstrip()
+            return f"Tried: with {name}, a step takes {saving} less time{more}.{effect}"
         if saving.costs and saving.value < -1:
             times = f"{1 - saving.value:.2g} × as long"
             return f"Tried: with {name}, a step takes {times} here{more}; don't use it."
@@ -317,7 +324,7 @@ class Diagnosis:
             lines.append(f"change  {code}  ({_write_place(place)}{saves})")
         if not own and (code := self._write_advice()):
             lines.append(f"try     {code}")
-        if not lines or self.verdict == "healthy":
+        if not lines or (self.verdict == "healthy" and not winner):
             return lines
         if self.experiment.is_script:
             pace = figures.format_seconds(self.profile.step_seconds)

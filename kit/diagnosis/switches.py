@@ -29,12 +29,14 @@ class Switch:
     `install` enters what the change needs, before set-up. `obstacle` says why it cannot
     be used, "" where it can: it is asked when the run has been profiled. `dropped` is
     how many steps after a change are not timed. `first_seconds` is how much longer the
-    first steps with it took than others, such as to compile.
+    first steps with it took than others, such as to compile. Where a step takes more
+    seconds than its `patience`, no more are made to see that it loses.
     """
 
     dropped = _DROPPED
     obstacle = ""
     first_seconds = 0.0
+    patience = 5.0
 
     def __init__(self, work: Work) -> None:
         self.work = work

@@ -123,6 +123,8 @@ class Trials:
         self._seconds = seconds
         self._spent = 0.0
         self._compilations = 0
+        #: Of a repair that loses: what its first steps show, and the seconds of one.
+        self._first_log_ratio = self._last_step = 0.0
         driver.progress.begin(0, 1, seconds)
 
     def make(self, planned: Planned) -> Saving:
@@ -161,14 +163,22 @@ class Trials:
         """Add the log-ratio of each group to the values; return what they show."""
         switch = planned.switch
         loses = not switch.obstacle and self._prime(planned)
-        if not switch.obstacle:  # which its first steps may have shown
-            if loses:
-                planned = replace(planned, steps=1, groups=_GROUPS_OF_A_LOSER)
-            why = self._make_groups(planned, values)
-        if switch.obstacle:  # and later ones
+        if switch.obstacle:  # which its first steps may have shown
             return saving.unknown(switch.obstacle)
-        if loses and values:
-            return saving.from_two_groups(values)
+        if loses:
+            few = replace(planned, steps=1, groups=_GROUPS_OF_A_LOSER)
+            values.append(self._first_log_ratio)
+            if self._last_step > switch.patience:  # even a few would take too long
+                return saving.from_two_groups(values)
+            values.clear()
+            self._make_groups(few, values)
+            found = saving.from_two_groups(values) if values else None
+            if found is not None and found.costs and not switch.obstacle:
+                return found
+            values.clear()
+        why = self._make_groups(planned, values)
+        if switch.obstacle:  # or later ones
+            return saving.unknown(switch.obstacle)
         if len(values) < (2 if is_quick() else _LEAST_GROUPS):
             return saving.unknown(why)
         return saving.from_groups(values)
@@ -210,13 +220,16 @@ class Trials:
             return False
         first = [step.seconds for step in steps[begun:]]
         planned.switch.first_seconds = math.fsum(first) - before * len(first)
-        after = first[-1]  # those before it may compile
-        loses = after > _LOSES * before > 0
-        planned.switch.begin_block()
-        self._run(1 if loses else planned.steps)
-        planned.switch.end_block()
+        after = min(first)  # the first one may compile, any of them may be a long one
+        loses = after > _LOSES * before > 0 and not is_quick()
+        if loses:
+            self._first_log_ratio, self._last_step = math.log(after / before), after
+        if not (loses and after > planned.switch.patience):
+            planned.switch.begin_block()
+            self._run(1 if loses else planned.steps)
+            planned.switch.end_block()
         self._turn(planned.switch, False)
-        return loses and not is_quick()
+        return loses
 
     def _make_group(self, planned: Planned) -> float | None:
         """Return the log-ratio of times, with and without, of blocks A B B A."""
@@ -279,5 +292,8 @@ class Trials:
         switch.turn(on)
         self._watch.work.is_plain = False
         if drops and not switch.obstacle:
-            self._run(1 if is_quick() else switch.dropped)
+            for _ in range(1 if is_quick() else switch.dropped):
+                self._run(1)
+                if self._watch.work.steps[-1].seconds > switch.patience:
+                    break
         self._watch.work.is_plain = not on and drops
