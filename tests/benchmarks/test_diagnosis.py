@@ -25,7 +25,7 @@ from helpers import children
 
 import kit
 from kit import figures
-from kit.diagnosis.repairs import FOLLOWING, list_remedies
+from kit.diagnosis.repairs import list_remedies
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -63,11 +63,11 @@ class Row:
             beside = {"as it is": loop.loop, "repaired": loop.repaired}
             ratio = kit.compare(beside, seconds=REPAIR_SECONDS).ratio
             self.gain = [1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)]
-        self.predicted = self.found.savings.get(self.cause)
-        if self.cause in FOLLOWING:
-            tried = [self.found.tried.get(name) for name in list_remedies(self.cause)]
-            known = [each for each in tried if each is not None and each.is_known]
-            self.predicted = max(known, key=lambda each: each.value, default=None)
+        # As `verify` does: a repair that was tried, or else what is left out.
+        tried = [self.found.tried.get(name) for name in list_remedies(self.cause)]
+        gains = [each for each in tried if each is not None and each.is_sure]
+        self.predicted = max(gains, key=lambda each: each.value, default=None)
+        self.predicted = self.predicted or self.found.savings.get(self.cause)
         fine = ["healthy", "compute"] if self.cause == "healthy" else [self.cause]
         if self.found.profile.is_busy:
             # Then fewer threads gain in all loops, and one thread is no fault.
