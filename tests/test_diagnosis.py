@@ -991,7 +991,8 @@ def test_two_repairs_are_tried_and_more_in_more_seconds():
             found = kit.diagnose(spending, seconds=seconds, clock=clock, cost=0.25)
         assert {*found.tried} == {*["anomaly", "float32", "threads"][:tried]}
         missing = re.search(
-            r"Not measured: \d+ threads? \(about .*more seconds", repr(found)
+            r"Not measured: a step with \d+ threads? \(about .*more seconds",
+            repr(found),
         )
         assert bool(missing) == (tried == 2)
 
@@ -1082,6 +1083,13 @@ def test_advice_that_cannot_gain_here_is_not_given():
     assert any("not tried here" in line for line in found.next_steps())
     found = dataclasses.replace(found, untried={"bfloat16": "no instructions"})
     assert found.next_steps() == []
+
+
+def test_workers_are_not_advised_where_a_batch_takes_less_time_than_to_send_it():
+    found = report()
+    assert "decoding" in found.advice.sentence
+    quick = found.profile._replace(step_seconds=0.002)
+    assert "by one index" in dataclasses.replace(found, profile=quick).advice.sentence
 
 
 def test_workers_that_take_cores_from_the_training_are_told():

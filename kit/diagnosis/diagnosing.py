@@ -208,7 +208,7 @@ def _tell_end(steps: int, error: str, doing: str) -> str:
     """Say that a run has ended before all was measured, and what was done then."""
     if error:
         first = error.partition("\n")[0]
-        return f"It could not go on, perhaps because of {doing}: {first}"
+        return f"It could not go on while the kit was {doing}: {first}"
     return f"It ended after {steps} steps, before all was measured."
 
 
@@ -400,8 +400,8 @@ def _conclude(
 def _name(name: str, profile: Profile) -> str:
     """Return what is tried: a repair, or a step without a cause."""
     if name in repairs.REPAIRS:
-        return repairs.name_repair(name, profile)
-    return f"it without {CAUSES[name].removed}"
+        return f"a step with {repairs.name_repair(name, profile)}"
+    return f"a step without {CAUSES[name].removed}"
 
 
 def tell_competition(savings: Mapping[str, Saving], profile: Profile) -> str:

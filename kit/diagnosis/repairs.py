@@ -157,6 +157,10 @@ def _has_convolutions(facts: Facts) -> bool:
     return _takes("compute")(facts) and bool(facts.training.list_convolutions())
 
 
+def _refuse_compiled(facts: Facts) -> str:
+    return "it is compiled already" if facts.training.has_compiled else ""
+
+
 #: Settings first, as they are the simplest to change; the others as they are tried.
 REPAIRS = {
     "anomaly": Row(
@@ -301,7 +305,7 @@ REPAIRS = {
         "a compiled model",
         "model = torch.compile(model)",
         lambda facts: facts.training.has_compiled,
-        lambda facts: "it is compiled already" * facts.training.has_compiled,
+        _refuse_compiled,
         effect=_ROUNDING,
         causes=("overhead", "memory", "compute"),
     ),

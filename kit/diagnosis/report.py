@@ -121,11 +121,11 @@ class Diagnosis:
             return dataclasses.replace(cause, sentence=_OWN_QUEUE, code=_AHEAD)
         if self.verdict == "input" and self.loads == "workers":
             return dataclasses.replace(cause, sentence=_WORKERS, code=_ONCE)
-        if self.verdict == "input" and not clock.find_initialised():
-            return dataclasses.replace(cause, sentence=_ON_CPU, code=_ONCE)
         waits = self.shares.get("input", 0.0) * self.profile.step_seconds
         if self.verdict == "input" and waits < _QUICK_SECONDS:
             return dataclasses.replace(cause, sentence=_ONE_INDEX, code=_INDEX)
+        if self.verdict == "input" and not clock.find_initialised():
+            return dataclasses.replace(cause, sentence=_ON_CPU, code=_ONCE)
         if winner := self._find_winner():
             code = write_repair(winner, self.profile)
             effect = REPAIRS[winner].effect

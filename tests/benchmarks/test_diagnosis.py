@@ -72,7 +72,8 @@ class Row:
         if self.found.profile.is_busy:
             # Then fewer threads gain in all loops, and one thread is no fault.
             fine.append("threads")
-            fine += ["healthy", "compute"] * (self.cause == "threads")
+            if self.cause == "threads":
+                fine += ["healthy", "compute"]
         self.is_right = self.verdict in fine
 
     @property
