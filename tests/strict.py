@@ -11,6 +11,9 @@ import pytest
 #: Seconds of processor time, that of children too, which a test may take, and a
 #: property with as many examples as in `make test`.
 LIMITS = {"a test": 1.0, "a property": 3.0}
+#: A machine that others use makes the same work longer, by half at times: a test
+#: that is just within its limit in `make test-all` must not be red by chance.
+SPARE = 3.0
 EXAMPLES = 30
 #: Seconds that `find_slowness` works where nothing else runs.
 USUAL = 0.009
@@ -32,10 +35,12 @@ def forbid_skip(report):
 
 def find_limit(item):
     """Return what a test is, and how many seconds of processor time it may take."""
-    if not getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-        return "a test", LIMITS["a test"]
     examples = sys.modules["hypothesis"].settings.default.max_examples
-    return "a property", LIMITS["a property"] * examples / EXAMPLES
+    is_nightly = examples > EXAMPLES
+    spare = 1.0 if is_nightly else SPARE
+    if not getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        return "a test", LIMITS["a test"] * spare
+    return "a property", LIMITS["a property"] * spare * examples / EXAMPLES
 
 
 def find_slowness():

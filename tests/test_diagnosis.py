@@ -984,17 +984,17 @@ def test_a_repair_that_gains_is_the_line_to_change_and_where():
     assert change in repr(found) and change in html.unescape(found._repr_html_())
 
 
-def test_two_repairs_are_tried_and_more_in_more_seconds():
-    for seconds, tried in ((40.0, 2), (70.0, 3)):
-        clock = FakeClock()
-        with simulating(clock):
-            found = kit.diagnose(spending, seconds=seconds, clock=clock, cost=0.25)
-        assert {*found.tried} == {*["anomaly", "float32", "threads"][:tried]}
-        missing = re.search(
-            r"Not measured: a step with \d+ threads? \(about .*more seconds",
-            repr(found),
-        )
-        assert bool(missing) == (tried == 2)
+@pytest.mark.parametrize(("seconds", "tried"), [(40.0, 2), (70.0, 3)])
+def test_two_repairs_are_tried_and_more_in_more_seconds(seconds, tried):
+    clock = FakeClock()
+    with simulating(clock):
+        found = kit.diagnose(spending, seconds=seconds, clock=clock, cost=0.25)
+    assert {*found.tried} == {*["anomaly", "float32", "threads"][:tried]}
+    missing = re.search(
+        r"Not measured: a step with \d+ threads? \(about .*more seconds",
+        repr(found),
+    )
+    assert bool(missing) == (tried == 2)
 
 
 def test_a_repair_that_loses_is_stopped_early_and_not_advised():
