@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import html
-import itertools
 import math
 import os
 import sys
@@ -22,28 +21,36 @@ from kit import figures, system
 from kit.cells import computing_as_cells
 from kit.errors import ExperimentError, naming
 from kit.figures import format_number, format_value
+from kit.machine import this_machine
 from kit.measuring import request as choices
 from kit.measuring.comparison import Comparison
 from kit.measuring.measurement import compare_watched, measure_watched
 from kit.measuring.plot import Point, Quantity, plot_points, predict_points
 from kit.measuring.quantity import MEMORY, SPEED, quantity_of, unit_of
-from kit.measuring.request import Request, check_places, find
+from kit.measuring.request import (
+    Choice,
+    Request,
+    check_places,
+    find,
+    find_differing,
+    label_choices,
+)
+from kit.measuring.unit import read_unit
 from kit.measuring.variant import Place
 from kit.mode import is_quick, is_static
 from kit.progress import Progress
-from kit.recording import find_recorded
+from kit.recording import RecordedChoices, find_recorded
 from kit.records import Trial
 
 if TYPE_CHECKING:
-    from kit.widgets import View
+    from kit.widgets import Widgets
 
 Model = Callable[..., float]
 
 #: Run all compares: each choice beside the baseline, which is measured with each.
 _SECONDS_PER_CHALLENGER = 2.0
-#: Without a front end so many choices are compared in rounds; of more, the first ones
-#: are measured one after the other.
-_MOST_COMPARED, _MOST_MEASURED = 6, 6
+#: A picture of nothing measured yet, and the one that a notebook stores, have so many.
+_FEW = 6
 _MOST_LINES, _MOST_BARS, _MOST_ROWS = 6, 12, 10
 _WIDTH = 5.6  # inches: beside the controls, in a window of 900 pixels
 #: A step that has not ended so long after Stop may never end.
@@ -70,33 +77,38 @@ class Panel:
         request: Request,
         predict: Model | None,
     ) -> None:
-        found = choices.resolve_all(experiment)
-        self.lists = lists = choices.list_choices(found, places, given)
-        self._make = choices.plan_variants(found, places, given)
-        self.variants, self._request = [make() for make in self._make], request
-        #: Where each variant stands in the lists, and where the controls stand first.
-        numbers = itertools.product(*(range(len(values)) for values in lists.values()))
-        self._at = [dict(zip(lists, at, strict=True)) for at in numbers]
-        defaults = found[0].defaults
-        self.start = {k: find(v, defaults.get(k)) or 0 for k, v in lists.items()}
-        self.names = {k: choices.name_choices(v, _write) for k, v in lists.items()}
-        self._x = next((k for k, v in lists.items() if _is_ordered(v)), None)
-        name = choices.EXPERIMENT
-        told = [{name: v.experiment.name, **v.knobs} for v in self.variants]
-        labels, unknown = [v.label for v in self.variants], [_UNKNOWN] * len(told)
-        self._points = list(
-            map(Point, labels, told, unknown, predict_points(predict, told))
-        )
-        self._recorded = find_recorded(self.variants)
-        self.title = " · ".join({chosen.title: 0 for chosen in found}).rstrip(".")
+        experiments = choices.resolve_all(experiment)
+        self._request = request
+        self._lists = choices.list_choices(experiments, places, given)
+        self._choices = choices.plan_choices(experiments, places, given)
+        self._few = choices.choose_few(self._choices, _FEW)
+        variants = {choice: choice.make() for choice in self._choices}
+        self._knobs = {
+            choice: {choices.EXPERIMENT: choice.experiment.name, **variant.knobs}
+            for choice, variant in variants.items()
+        }
+        predicted = predict_points(predict, [*self._knobs.values()])
+        self._predicted = dict(zip(self._choices, predicted, strict=True))
+        self._recorded = find_recorded([variants[choice] for choice in self._few])
+        # Where the controls stand first.
+        defaults = experiments[0].defaults
+        self._start = {
+            name: find(values, defaults.get(name)) or 0
+            for name, values in self._lists.items()
+        }
+        ordered = [name for name, values in self._lists.items() if _is_ordered(values)]
+        self._x = ordered[0] if ordered else None
+        titles = dict.fromkeys(experiment.title for experiment in experiments)
+        self._heading = " · ".join(titles).rstrip(".")
         self.progress: Progress | None = None
-        self.view: View | None = None
+        self._widgets: Widgets | None = None
+        self._copies: list[Any] = []
         self.clear()
 
     def clear(self) -> None:
         """Forget what was measured."""
         self.trials: list[Trial] = []
-        self._shown: dict[int, Quantity] = {}
+        self._measured: dict[Choice, Quantity] = {}
         self._rows: list[tuple[str, ...]] = []
         self._compared: Comparison | None = None
         self._error: Exception | None = None
@@ -107,13 +119,17 @@ class Panel:
 
         Raises ExperimentError for what cannot be chosen, and where the run fails.
         """
-        at = {k: find(self.lists.get(k, []), v) for k, v in knobs.items()}
-        for knob in (knob for knob, number in at.items() if number is None):
-            raise ExperimentError(
-                f"Panel.run: {knob}={format_value(knobs[knob])} cannot be chosen here."
-                f"\nWhat can be chosen: {self.lists}. Name it in explore({knob}=[…])."
-            )
-        self._follow(self._at.index({**self.start, **at}), _Run(self))
+        numbers = dict(self._start)
+        for knob, value in knobs.items():
+            number = find(self._lists.get(knob, []), value)
+            if number is None:
+                raise ExperimentError(
+                    f"Panel.run: {knob}={format_value(value)} cannot be chosen here.\n"
+                    f"What can be chosen: {self._lists}. Name it in "
+                    f"explore({knob}=[…])."
+                )
+            numbers[knob] = number
+        self._follow([self._find_choice(numbers)], _Run(self))
         return self.trials[-1]
 
     def run_all(self) -> Comparison:
@@ -121,7 +137,8 @@ class Panel:
 
         Raises ExperimentError where there is only one, and where a run fails.
         """
-        self._follow(None, _Run(self))
+        choices.check_several([choice.make() for choice in self._choices])
+        self._follow(self._choices, _Run(self))
         assert self._compared is not None
         return self._compared
 
@@ -130,25 +147,34 @@ class Panel:
 
         Asked again because the step does not end, end the processes that it waits for.
         """
-        if (progress := self.progress) is not None:
-            if _is_late(progress):
-                progress.abandoned = True
-                system.end(progress.find_children())
-            progress.stop()
+        progress = self.progress
+        if progress is None:
+            return
+        if _is_late(progress):
+            progress.abandoned = True
+            system.end(progress.find_children())
+        progress.stop()
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether its widgets are shown."""
+        return self._widgets is not None
 
     # How it is run
 
-    def begin(self, at: Mapping[str, int] | None) -> None:
-        """Measure one choice, or compare all, in the background; a button asks so."""
+    def _find_choice(self, numbers: Mapping[str, int]) -> Choice:
+        return next(each for each in self._choices if each.numbers == numbers)
+
+    def _begin(self, chosen: Sequence[Choice]) -> None:
+        """Measure one choice, or compare several, in the background: a button asks."""
         if self.progress is not None:
             return
-        number = None if at is None else self._at.index(dict(at))
         self.progress = progress = _Run(self)
 
         def follow(place: contextlib.AbstractContextManager[None]) -> None:
             # There is no other Stop than an interrupt where this blocks.
             with contextlib.suppress(Exception, KeyboardInterrupt), place:
-                self._follow(number, progress)
+                self._follow(chosen, progress)
 
         if _is_blocking():
             follow(contextlib.nullcontext())
@@ -158,149 +184,331 @@ class Panel:
             thread.name = "kit panel"
             thread.start()
 
-    def _follow(self, number: int | None, progress: _Run) -> None:
+    def _follow(self, chosen: Sequence[Choice], progress: _Run) -> None:
         """Work, show how far it is, and keep what came of it, or the error."""
         self.progress = progress
-        progress.title = f"comparing {len(self._at)} choices"
-        if number is not None:
-            progress.title = f"measuring {self.variants[number].call}"
+        progress.title = f"comparing {len(chosen)} choices"
+        if len(chosen) == 1:
+            progress.title = f"measuring {chosen[0].make().call}"
         self._refresh()
         try:
             with progress:
-                self._work(number, progress)
+                if len(chosen) == 1:
+                    self._measure(chosen[0], progress)
+                else:
+                    self._compare(chosen, progress)
         except Exception as error:
             self._compared, self._error = None, error
-            gone = [*self._shown] if number is None else [number]
-            self._shown = {n: v for n, v in self._shown.items() if n not in gone}
-            self._note(number, _UNKNOWN, _describe(error).partition("\n")[0])
+            for choice in chosen:
+                self._measured.pop(choice, None)
+            line = _describe(error).partition("\n")[0]
+            self._note(chosen[0] if len(chosen) == 1 else None, _UNKNOWN, line)
             raise
         finally:
             self.progress = None
             self._refresh()
 
-    def _work(self, number: int | None, progress: Progress) -> None:
-        asked = self._request
-        if number is not None:
-            variant = self._make[number]()
-            repeats = 1 if is_quick() else choices.REPEATS
-            trial = measure_watched(variant, progress, asked.seconds, repeats)
-            self._compared, self._error = None, None
-            self._keep(number, trial, quantity_of(trial, asked.of), "")
-            return
-        variants = [make() for make in self._make]
-        choices.check_several(variants)
-        asked = replace(asked, seconds=self.seconds_for_all)
-        made = compare_watched(variants, progress, asked)
+    def _measure(self, choice: Choice, progress: Progress) -> None:
+        request = self._request
+        repeats = 1 if is_quick() else choices.REPEATS
+        trial = measure_watched(
+            choice.make(), progress, request.seconds, repeats, request.of
+        )
+        self._compared, self._error = None, None
+        self._keep(choice, trial, self._show(trial), "")
+
+    def _compare(self, chosen: Sequence[Choice], progress: _Run) -> None:
+        labels = label_choices(chosen)
+        variants = [
+            choice.make(label) for choice, label in zip(chosen, labels, strict=True)
+        ]
+        progress.compared = chosen
+        seconds = self._count_seconds(len(chosen))
+        request = replace(self._request, seconds=seconds)
+        made = compare_watched(variants, progress, request)
         self._compared, self._error = made, None
-        remarks = ["baseline", *(f"{r} {r.verdict}" for r in made.ratios.values())]
-        for n, trial in enumerate(made.trials):
-            self._keep(n, trial, made.quantity(trial), remarks[n])
+        for choice, label, trial in zip(chosen, labels, made.trials, strict=True):
+            ratio = made.ratios.get(label)
+            remark = f"{ratio} {ratio.verdict}" if ratio else "baseline"
+            self._keep(choice, trial, made.show(trial), remark)
+
+    def _count_seconds(self, count: int) -> float | None:
+        """Return how long comparing so many takes; unknown for complete runs."""
+        if self._request.seconds is None:
+            return None
+        each = max(self._request.seconds, 1.0) * _SECONDS_PER_CHALLENGER
+        return each * max(1, count - 1)
+
+    def _show(self, trial: Trial) -> Quantity:
+        """Return a trial's quantity with its range in the panel's unit."""
+        value = quantity_of(trial, self._request.of)
+        if self._request.of != SPEED:
+            return value
+        items_per_step = trial.items_per_second * trial.step_seconds
+        return read_unit(self._request.unit).show(value, items_per_step)
 
     @property
-    def seconds_for_all(self) -> float | None:
-        """How long comparing all choices takes; unknown for complete runs."""
-        seconds, pairs = self._request.seconds, max(1, len(self._at) - 1)
-        return seconds and max(seconds, 1.0) * _SECONDS_PER_CHALLENGER * pairs
+    def _unit(self) -> str:
+        return self._request.unit or unit_of(self._request.of)
 
-    def _keep(self, number: int, trial: Trial, value: Quantity, remark: str) -> None:
+    def _keep(self, choice: Choice, trial: Trial, value: Quantity, remark: str) -> None:
         self.trials.append(trial)
         if trial.block_seconds:
-            self._shown.pop(number, None)  # the newest comes last
-            self._shown[number] = value
+            self._measured.pop(choice, None)  # the newest comes last
+            self._measured[choice] = value
         odd = trial.outcome if trial.outcome != "finished" else ""
-        self._note(number, value, ", ".join(filter(None, (remark, odd))))
+        self._note(choice, value, ", ".join(filter(None, (remark, odd))))
 
-    def _note(self, number: int | None, value: Quantity, remark: str) -> None:
-        at = {} if number is None else self._at[number]
-        names = [v[at[k]] if at else "all" for k, v in self.names.items()]
-        middle, *ends = (format_number(v) if v == v else "–" for v in value)
-        span = "" if math.isnan(value[1]) else f"[{', '.join(ends)}]"
-        self._rows.append((f"{len(self._rows) + 1}", *names, middle, span, remark))
-
-    def _refresh(self) -> None:
-        if self.view is not None:
-            self.view.refresh()
+    def _note(self, choice: Choice | None, value: Quantity, remark: str) -> None:
+        """Add a row to the list of what was measured, of one choice or of all."""
+        names = [choice.words[name] if choice else "all" for name in self._lists]
+        middle, low, high = ("–" if v != v else format_number(v) for v in value)
+        interval = "" if math.isnan(value[1]) else f"[{low}, {high}]"
+        self._rows.append((f"{len(self._rows) + 1}", *names, middle, interval, remark))
 
     # What came of it
 
     def report(self) -> tuple[str, str, str]:
         """Return picture, words and error as HTML, for all who show them."""
-        rows, title, words = self._rows, "Predicted or recorded, not measured here", ""
+        rows, words = self._rows, ""
         if self._compared is not None:
-            title, words = self._compared.headline(), self._compared._repr_html_()
+            words = self._compared._repr_html_()
             rows = rows[: -len(self._compared.trials)]
-        elif self._shown:
-            number, (value, *_) = [*self._shown.items()][-1]
-            said = f"{format_number(value)} {unit_of(self._request.of)}"
-            if self._request.of == MEMORY:
-                said = f"{figures.format_bytes(value)} of peak memory"
-            title = f"{self._points[number].label}: {said}"
-            words = _ONE_AFTER_ANOTHER * (len(self._shown) > 1)
+        elif len(self._measured) > 1:
+            words = _ONE_AFTER_ANOTHER
         if rows:
-            heads = (
-                "",
-                *self.lists,
-                unit_of(self._request.of),
-                "interval or range",
-                "",
-            )
-            said = f"Measured so far, {len(rows)} in all, the newest first"
-            words += figures.html_table(heads, rows[: -_MOST_ROWS - 1 : -1], title=said)
-        return self.draw(self._shown, title), words, _write_error(self._error)
+            heads = ("", *self._lists, self._unit, "interval or range", "")
+            title = f"Measured so far, {len(rows)} in all, the newest first"
+            newest = rows[: -_MOST_ROWS - 1 : -1]
+            words += figures.html_table(heads, newest, title=title)
+        picture = self._draw(self._measured, self._find_title())
+        return picture, words, _write_error(self._error)
 
-    def draw_partial(self, trials: Mapping[str, Trial]) -> str:
+    def _find_title(self) -> str:
+        """Return what the picture shows as a sentence with its figures."""
+        if self._compared is not None:
+            return self._compared.headline()
+        if self._measured:
+            values = {each: value for each, (value, *_) in self._measured.items()}
+            return self._write_span(values)
+        for machine in self._recorded:
+            if machine.comparison is not None:
+                return f"Recorded on {machine.origin}: {machine.comparison.headline()}"
+        for machine in self._recorded:
+            values = {
+                self._few[number]: self._show(trial)[0]
+                for number, trial in machine.trials.items()
+            }
+            return f"Recorded on {machine.origin}: {self._write_span(values)}"
+        values = {choice: self._predicted[choice] for choice in self._few}
+        return f"Predicted: {self._write_span(values)}"
+
+    def _write_span(self, values: Mapping[Choice, float]) -> str:
+        """Say from where to where values go, and nothing of who is best."""
+        known = {each: value for each, value in values.items() if not math.isnan(value)}
+        if not known:
+            return "nothing was measured"
+        labels = self._label(list(known))
+        low = min(known, key=lambda choice: known[choice])
+        high = max(known, key=lambda choice: known[choice])
+        if len(known) == 1:
+            return f"{labels[low]}: {self._write(known[low])}"
+        return (
+            f"from {format_number(known[low])} with {labels[low]} to "
+            f"{self._write(known[high])} with {labels[high]}"
+        )
+
+    def _label(self, shown: Sequence[Choice]) -> dict[Choice, str]:
+        """Return labels: changes where they are compared, else all that differs."""
+        if set(shown) == set(self._few) or self._compared is not None:
+            return dict(zip(shown, label_choices(shown), strict=True))
+        differing = find_differing(shown)
+        return {choice: choice.name(differing or None) for choice in shown}
+
+    def _write(self, value: float) -> str:
+        if self._request.of == MEMORY:
+            return f"{figures.format_bytes(value)} of peak memory"
+        return f"{format_number(value)} {self._unit}"
+
+    def draw_partial(
+        self, chosen: Sequence[Choice], trials: Mapping[str, Trial]
+    ) -> str:
         """Return a picture of a comparison's results so far, by label."""
-        labels, of = [point.label for point in self._points], self._request.of
-        found = {labels.index(k): quantity_of(t, of) for k, t in trials.items()}
-        return self.draw(found, f"So far, of {len(labels)} choices")
+        by_label = dict(zip(label_choices(chosen), chosen, strict=True))
+        values = {by_label[k]: self._show(trial) for k, trial in trials.items()}
+        return self._draw(values, f"So far, of {len(chosen)} choices")
 
-    def draw(self, shown: Mapping[int, Quantity], title: str) -> str:
-        """Return lines over ordered numbers, with all that is predicted, or bars."""
-        lines = [{**self._at[n], self._x: 0} for n in shown]
-        lines = lines or [{**self.start, self._x: 0}]
-        is_predicted = any(point.predicted == point.predicted for point in self._points)
-        apart = len({repr(line) for line in lines}) * (1 + is_predicted)
-        x = self._x if apart <= _MOST_LINES else None
-        numbers = sorted([*shown][-_MOST_BARS:]) or [*range(len(self._at))][:_MOST_BARS]
+    def _draw(self, measured: Mapping[Choice, Quantity], title: str) -> str:
+        """Return lines over ordered numbers, with all that is predicted, or bars.
+
+        Before anything is measured, it is a picture of what a notebook stores.
+        """
+        shown = list(measured)[-_MOST_BARS:] or self._few
+        x = self._x if self._are_lines(shown) else None
         if x is not None:
-            numbers = [n for n, at in enumerate(self._at) if {**at, x: 0} in lines]
-        here, of = self._points, self._request.of
-        points = [replace(here[n], quantity=shown.get(n, _UNKNOWN)) for n in numbers]
-        for number, trial in self._recorded:
-            if number in numbers:
-                origin = f"{trial.machine.name}, {trial.started[:10]}"
-                values = {"quantity": quantity_of(trial, of), "predicted": math.nan}
-                points.append(replace(here[number], origin=origin, **values))
-        if not shown and not is_predicted and len(points) == len(numbers):
+            lines = {_find_line(choice, x) for choice in shown}
+            shown = [each for each in self._choices if _find_line(each, x) in lines]
+        elif set(shown) == set(self._few):
+            shown = self._few
+        else:
+            shown = [choice for choice in self._choices if choice in shown]
+        is_predicted = any(not math.isnan(self._predicted[each]) for each in shown)
+        recorded = self._others() if measured else self._recorded
+        if not (measured or is_predicted or recorded):
             return ""
-        baseline = numbers.index(0) if self._compared and 0 in numbers else None
-        look = {"baseline": baseline, "width": _WIDTH}
-        figure = plot_points(points, title, unit_of(of), x, **look)
+        labels = self._label(shown)
+        points = [
+            Point(
+                labels[choice],
+                self._knobs[choice],
+                measured.get(choice, _UNKNOWN),
+                self._predicted[choice],
+            )
+            for choice in shown
+        ]
+        for machine in recorded:
+            points += self._list_recorded(machine, labels)
+        baseline = None
+        if self._compared is not None and shown[0] is self._choices[0]:
+            baseline = 0
+        figure = plot_points(
+            points, title, self._unit, x, baseline=baseline, width=_WIDTH
+        )
         return figures.to_html(figure, figures.show(figure).alt)
 
+    def _are_lines(self, shown: Sequence[Choice]) -> bool:
+        """Return whether these are few enough lines over ordered numbers.
+
+        Changes of one knob at a time are no lines: they have few points each.
+        """
+        if self._x is None:
+            return False
+        is_few = set(shown) == set(self._few)
+        is_slice = is_few and len(self._few) < len(self._choices)
+        lines = {_find_line(choice, self._x) for choice in shown}
+        is_predicted = any(not math.isnan(value) for value in self._predicted.values())
+        count = len(lines) * (2 if is_predicted else 1)
+        return not is_slice and count <= _MOST_LINES
+
+    def _others(self) -> list[RecordedChoices]:
+        """Return what other machines have recorded."""
+        here = this_machine().name
+        return [each for each in self._recorded if each.machine != here]
+
+    def _list_recorded(
+        self, machine: RecordedChoices, labels: Mapping[Choice, str]
+    ) -> list[Point]:
+        """Return what a machine recorded of the choices that are shown."""
+        points = []
+        for number, trial in machine.trials.items():
+            choice = self._few[number]
+            if choice in labels:
+                value = self._show(trial)
+                if machine.comparison is not None:
+                    unit = self._request.unit
+                    value = replace(machine.comparison, unit=unit).show(trial)
+                knobs = self._knobs[choice]
+                points.append(
+                    Point(labels[choice], knobs, value, origin=machine.origin)
+                )
+        return points
+
+    # How it is shown
+
+    def _refresh(self) -> None:
+        """Let those buttons be pressed that can do something; show what came of it.
+
+        It is kept, too, for who has the notebook and no kernel.
+        """
+        shown = self._widgets
+        if shown is None:
+            return
+        several = len(self._choices) > 1
+        for name, button in shown.buttons.items():
+            button.disabled = (self.progress is None) == (name == "stop")
+        shown.buttons["run-all"].disabled |= not several
+        if self.progress is not None:
+            return
+        picture, words, error = self.report()
+        self._show_picture(picture)
+        shown.words.value, shown.bar.value = words, 0
+        ready = "Ready."
+        if several:
+            seconds = self._count_seconds(len(self._choices))
+            about = f", about {seconds:.0f} s" if seconds else ""
+            ready += f" Run all compares {len(self._choices)} choices{about}."
+        shown.status.value = error or f'<div role="status">{ready}</div>'
+        page = shown.wrap_copy(f"{picture}{words}{error}")
+        for copy in filter(None, self._copies):
+            with contextlib.suppress(Exception):  # a front end that is gone
+                copy.update({"text/plain": "", "text/html": page}, raw=True)
+
+    def _show_picture(self, picture: str) -> None:
+        if self._widgets is not None:
+            hint = "Choose on the left, then press Run."
+            self._widgets.picture.value = picture or hint
+
+    def show_progress(self, text: str, fraction: float) -> bool:
+        """Show how far a run is; return whether the panel is there to show it.
+
+        It is not announced, for it changes five times a second.
+        """
+        if self._widgets is None:
+            return False
+        self._widgets.status.value = f"<div>{html.escape(text)}</div>"
+        self._widgets.bar.value = fraction
+        return True
+
+    def show_partial(
+        self, chosen: Sequence[Choice], find: Callable[[], Mapping[str, Trial]]
+    ) -> None:
+        """Draw what was measured so far, if the panel is shown."""
+        if self._widgets is not None:
+            self._show_picture(self.draw_partial(chosen, find()))
+
     def __repr__(self) -> str:
-        names = dict.fromkeys(variant.experiment.name for variant in self.variants)
-        return f"Panel of {', '.join(names)}: {', '.join(self.lists) or 'no choices'}"
+        names = dict.fromkeys(choice.experiment.name for choice in self._choices)
+        return f"Panel of {', '.join(names)}: {', '.join(self._lists) or 'no choices'}"
 
     def _ipython_display_(self) -> None:
-        if not is_static():
-            from kit.widgets import View
-
-            self.view = self.view or View(self)
-            self.view.display(repr(self))
-            self._refresh()
-            return
-        # A stored widget would be an error message: where there is no front end, what
-        # the notebook keeps is a picture and a table.
         from IPython.display import display
 
-        if not self.trials and 1 < len(self._at) <= _MOST_COMPARED:
-            self.run_all()
-        elif not self.trials:
-            for number in range(len(self._at))[:_MOST_MEASURED]:
-                self._follow(number, _Run(self))
-        page = "".join(self.report())
-        display({"text/plain": repr(self), "text/html": page}, raw=True)
+        if is_static():
+            # A stored widget would be an error message: where there is no front end,
+            # what the notebook keeps is a picture and a table.
+            if not self.trials:
+                self._follow(self._few, _Run(self))
+            page = "".join(self.report())
+            display({"text/plain": repr(self), "text/html": page}, raw=True)
+            return
+        if self._widgets is None:
+            self._widgets = self._build()
+        display(self._widgets.bundle(repr(self)), raw=True)
+        copy = display({"text/plain": ""}, raw=True, display_id=True)
+        self._copies.append(copy)
+        self._refresh()
+
+    def _build(self) -> Widgets:
+        """Make the widgets, whose buttons call this panel."""
+        from kit import widgets
+
+        knobs = {
+            name: widgets.Knob(
+                values, choices.name_choices(values, _write_choice), self._start[name]
+            )
+            for name, values in self._lists.items()
+        }
+        acts = {
+            "run": self._press_run,
+            "run-all": lambda: self._begin(self._choices),
+            "stop": self.stop,
+            "clear": self.clear,
+        }
+        return widgets.build(self._heading, knobs, acts)
+
+    def _press_run(self) -> None:
+        assert self._widgets is not None
+        self._begin([self._find_choice(self._widgets.chosen())])
 
 
 class _Run(Progress):
@@ -310,17 +518,20 @@ class _Run(Progress):
     """
 
     def __init__(self, panel: Panel) -> None:
-        super().__init__("starting", at_once=panel.view is not None)
+        super().__init__("starting", at_once=panel.is_shown)
         self._panel = panel
+        #: What is compared; empty where one choice is measured.
+        self.compared: Sequence[Choice] = ()
 
     def show(self, text: str) -> float:
         """Show a line in the panel, or where the cell's output is."""
-        if (view := self._panel.view) is None:
-            return super().show(text)
-        count = len(self.find_children()) if _is_late(self) else 0
-        again = f" · Stop again ends its {count} child processes" if count else ""
-        view.show_progress(text + again, self.fraction)
-        return _SECONDS_BETWEEN_LOOKS
+        if _is_late(self):
+            count = len(self.find_children())
+            if count:
+                text += f" · Stop again ends its {count} child processes"
+        if self._panel.show_progress(text, self.fraction):
+            return _SECONDS_BETWEEN_LOOKS
+        return super().show(text)
 
     def expect(self, share: float) -> None:
         """Say how much is done; show it where no other thread can."""
@@ -330,8 +541,7 @@ class _Run(Progress):
 
     def report(self, find: Callable[[], Mapping[str, Any]]) -> None:
         """Draw what was measured so far."""
-        if (view := self._panel.view) is not None:
-            view.show_picture(self._panel.draw_partial(find()))
+        self._panel.show_partial(self.compared, find)
 
     def notice_cell(self, _: Any) -> None:
         """Note that a cell begins meanwhile."""
@@ -345,7 +555,12 @@ def _is_ordered(values: Sequence[Any]) -> bool:
     return values in (sorted(values), sorted(values, reverse=True))
 
 
-def _write(value: object) -> str:
+def _find_line(choice: Choice, x: str) -> tuple[tuple[str, int], ...]:
+    """Return what all choices of one line over `x` have in common."""
+    return tuple((name, n) for name, n in choice.numbers.items() if name != x)
+
+
+def _write_choice(value: object) -> str:
     """Write a choice as a control does: a string stands for itself."""
     return value if isinstance(value, str) else format_value(value)
 
@@ -391,6 +606,8 @@ def explore(
     within: float | None = None,
     on: Place | list[Place] | None = None,
     predict: Model | None = None,
+    title: str | None = None,
+    unit: str | None = None,
     **choices: object,
 ) -> Panel:
     """Turn an experiment's knobs, measure, and look.
@@ -399,7 +616,9 @@ def explore(
     also be a dict of experiments by name. Run measures one choice for `seconds`, Run
     all compares all of them in rounds; `seconds=None` runs each to its end. `of` names
     what is shown; `predict` maps the choices that it has names for to a predicted
-    quantity, drawn over them. `on` is where it runs, `ranks` for one, or a choice.
+    quantity in the unit that is shown, drawn over them. `on` is where it runs, `ranks`
+    for one, or a choice. `title` stands above a comparison in place of the finding;
+    `unit` chooses how a rate is shown: "ms per step", "GB/s", "images/s" …
     Raises ExperimentError for what cannot be explored.
 
     >>> def add(*, upto=1000):
@@ -409,6 +628,6 @@ def explore(
     Panel of add: upto
     """
     with naming("explore()"):
-        request = Request(of, seconds, within=within)
+        request = Request(of, seconds, within=within, title=title, unit=unit)
         request.check()
         return Panel(experiment, check_places(on), choices, request, predict)

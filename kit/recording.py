@@ -15,13 +15,13 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kit.errors import RecordingError
 from kit.figures import format_value
-from kit.machine import Machine, this_machine
+from kit.machine import Machine
 from kit.measuring.comparison import Comparison
 from kit.measuring.variant import Variant
 from kit.records import Block, Run, Trial
@@ -180,14 +180,25 @@ def load(path: str | os.PathLike[str]) -> list[Trial] | Comparison:
 
 def read(path: str | os.PathLike[str]) -> Recording:
     """Read a whole recording; see `load` for errors."""
-    content = _read_content(Path(path))
+    return _read_recording(Path(path))
+
+
+def _read_recording(
+    path: Path, experiments: Collection[str] | None = None
+) -> Recording:
+    """Read a recording, or of it only what was measured of some experiments."""
+    content = _read_content(path)
     machines = [Machine.from_dict(row) for row in content["machines"]]
-    trials = [_read_trial(row, machines) for row in content["trials"]]
-    comparisons = [
-        Comparison(**{**row, "trials": [trials[number] for number in row["trials"]]})
-        for row in content["comparisons"]
-    ]
-    return Recording(trials, comparisons, content["claims"])
+    trials: dict[int, Trial] = {}
+    for number, row in enumerate(content["trials"]):
+        if experiments is None or row["experiment"] in experiments:
+            trials[number] = _read_trial(row, machines)
+    comparisons = []
+    for row in content["comparisons"]:
+        if all(number in trials for number in row["trials"]):
+            compared = [trials[number] for number in row["trials"]]
+            comparisons.append(Comparison(**{**row, "trials": compared}))
+    return Recording([*trials.values()], comparisons, content["claims"])
 
 
 def _read_content(path: Path) -> dict[str, Any]:
@@ -269,29 +280,93 @@ def recorded(
     return found
 
 
-def find_recorded(variants: Sequence[Variant]) -> list[tuple[int, Trial]]:
-    """Return what other machines recorded of just these variants: number and trial.
+@dataclasses.dataclass(frozen=True)
+class RecordedChoices:
+    """What one machine recorded of some choices.
+
+    `trials` are by the number of the variant. `comparison` is the one of just these, in
+    their order; None where they were not compared with each other.
+    """
+
+    machine: str
+    date: str
+    trials: dict[int, Trial]
+    comparison: Comparison | None
+
+    @property
+    def origin(self) -> str:
+        """The machine, and the day."""
+        return f"{self.machine}, {self.date}"
+
+
+def find_recorded(variants: Sequence[Variant]) -> list[RecordedChoices]:
+    """Return what each machine recorded of just these variants.
 
     The newest recording of each chapter and machine counts, in the nearest folder of
-    recordings, whichever the chapter; of equal knobs, the latest trial. An experiment
-    that has changed since has none. Files that cannot be read are left out.
+    recordings; of equal knobs, the latest trial. An experiment that has changed since
+    has none. Files that cannot be read are left out.
     """
-    here, trials = this_machine().name, []
-    names = {json.dumps(each.experiment.name).encode() for each in variants}
+    names = {variant.experiment.name for variant in variants}
+    heads = [_list_heads(variant.source) for variant in variants]
+    recordings = []
     for path in _newest(_nearest_folder(), "*"):
         with contextlib.suppress(RecordingError, OSError):
-            # Most files name none of them, and to read one takes a tenth of a second.
-            if any(name in path.read_bytes() for name in names):
-                own = read(path).trials
-                trials += [trial for trial in own if trial.machine.name != here]
-    found: dict[tuple[str, int], Trial] = {}
-    trials.sort(key=lambda trial: trial.started)
-    for trial, (n, variant) in itertools.product(trials, enumerate(variants)):
-        if trial.experiment == variant.experiment.name:
-            same = _value(_plain(dict(variant.knobs))).items() <= trial.knobs.items()
-            if same and is_current(trial.source, _definitions(variant.source)):
-                found[trial.machine.name, n] = trial
-    return [(n, trial) for (_, n), trial in found.items()]
+            # Most files have none of them, and to read one takes time.
+            content = path.read_bytes()
+            if any(all(head in content for head in every) for every in heads):
+                recordings.append(_read_recording(path, names))
+    machines = {t.machine.name: None for made in recordings for t in made.trials}
+    chosen = [_choose_recorded(name, recordings, variants) for name in machines]
+    return [each for each in chosen if each is not None]
+
+
+def _list_heads(source: str) -> list[bytes]:
+    """Return the first lines of definitions as they stand in a JSON file."""
+    lines = [
+        line for line in source.splitlines() if line.startswith(("def ", "class "))
+    ]
+    return [json.dumps(line)[1:-1].encode() for line in lines]
+
+
+def _choose_recorded(
+    machine: str, recordings: Sequence[Recording], variants: Sequence[Variant]
+) -> RecordedChoices | None:
+    """Return what the recordings have of these variants on one machine."""
+    latest: dict[int, Trial] = {}
+    numbers: dict[int, int] = {}
+    trials = [
+        trial
+        for recording in recordings
+        for trial in recording.trials
+        if trial.machine.name == machine
+    ]
+    for trial in sorted(trials, key=lambda trial: trial.started):
+        for number, variant in enumerate(variants):
+            if _is_trial_of(trial, variant):
+                latest[number] = trial
+                numbers[id(trial)] = number
+    if not latest:
+        return None
+    whole = None
+    everyone = list(range(len(variants)))
+    for recording in recordings:
+        for made in recording.comparisons:
+            if [numbers.get(id(trial)) for trial in made.trials] == everyone:
+                whole = made
+    if whole is not None:
+        latest = dict(enumerate(whole.trials))
+    date = max(trial.started for trial in latest.values())[:10]
+    return RecordedChoices(machine, date, latest, whole)
+
+
+def _is_trial_of(trial: Trial, variant: Variant) -> bool:
+    """Return whether a recorded trial is one of just this variant, unchanged."""
+    if trial.experiment != variant.experiment.name:
+        return False
+    knobs = _value(_plain(dict(variant.knobs)))
+    if not knobs.items() <= trial.knobs.items():
+        return False
+    return is_current(trial.source, _definitions(variant.source))
 
 
 def _nearest_folder() -> Path:

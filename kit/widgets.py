@@ -5,13 +5,13 @@ The one module that imports ipywidgets; a panel imports it when it is shown.
 
 from __future__ import annotations
 
-import contextlib
 import html
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ipywidgets as widgets
-from IPython import display
 
 from kit.figures import COLOURS
 
@@ -31,97 +31,93 @@ _STYLE = f"""
 """
 
 
-class View:
-    """A panel's widgets. Threads only set their values; nothing here prints.
+@dataclass(frozen=True)
+class Knob:
+    """What a control is made for: its values, their names, which is chosen first."""
 
-    They are made of the panel's `title` and `lists`, the `names` of the choices and the
-    numbers `start` of those chosen first; they press its `begin`, `stop` and `clear`.
-    The last view that goes presses Stop, too.
+    values: Sequence[Any]
+    names: Sequence[str]
+    start: int
+
+
+@dataclass(frozen=True)
+class Widgets:
+    """The widgets of a panel. Threads only set their values; nothing here prints.
+
+    `copy_class` is the class of what a notebook keeps below them. While the widgets are
+    alive their style hides it.
     """
 
-    def __init__(self, panel: Any) -> None:
-        self._panel, lists, at = panel, panel.lists, panel.start
-        knobs = {k: _make_control(lists[k], panel.names[k], at[k]) for k in lists}
-        acts: dict[str, Callable[[], None]] = {
-            "run": lambda: panel.begin({knob: knobs[knob].value for knob in knobs}),
-            "run-all": lambda: panel.begin(None),
-            "stop": panel.stop,
-            "clear": panel.clear,
-        }
-        self._buttons = {name: _make_button(name, act) for name, act in acts.items()}
-        thin = {"width": "99%", "height": "6px"}
-        self._bar = widgets.FloatProgress(max=1, layout=thin)
-        self._picture, self._words, self._status = (widgets.HTML() for _ in range(3))
-        parts = {"picture": self._picture, "words": self._words, "progress": self._bar}
-        parts |= {"status": self._status, **self._buttons}
-        parts |= {f"knob-{knob}": control for knob, control in knobs.items()}
-        for name, widget in parts.items():
-            widget.add_class(f"kit-{name}")
-        left: list[Any] = []
-        for knob, control in knobs.items():
-            left += [widgets.HTML(f"<b>{knob}</b>"), control]
-        grid = {"grid_template_columns": "1fr 1fr", "grid_gap": "8px"}
-        left.append(widgets.GridBox([*self._buttons.values()], layout=grid))
-        aside = {"flex": "0 0 236px", "width": "236px", "grid_gap": "6px"}
-        beside = {"flex": "1 1 300px", "min_width": "0", "min_height": "300px"}
-        wrap = {"flex_flow": "row wrap", "grid_gap": "8px 20px"}
-        columns = [widgets.VBox(left, layout=aside)]
-        columns.append(widgets.VBox([self._picture], layout=beside))
-        self._kept = f"kit-kept-{id(self)}"
-        style = f"<style>{_STYLE}.{self._kept} {{display: none}}</style>"
-        rows = [widgets.HTML(f"{style}<b>{html.escape(panel.title)}</b>")]
-        rows += [widgets.HBox(columns, layout=wrap), self._bar, self._status]
-        self._root = widgets.VBox([*rows, self._words], layout={"grid_gap": "10px"})
-        self._root.add_class("kit-panel")
-        self._root._view_count = 0  # from now on the front end counts
-        self._root.observe(lambda c: c["new"] or panel.stop(), "_view_count")
-        self._copies = list[Any]()
+    root: Any
+    knobs: Mapping[str, Any]
+    buttons: Mapping[str, Any]
+    picture: Any
+    words: Any
+    status: Any
+    bar: Any
+    copy_class: str
 
-    def display(self, text: str) -> None:
-        """Show the widgets, and below them what is kept where there are none.
+    def chosen(self) -> dict[str, int]:
+        """Return which value stands on each control."""
+        return {name: control.value for name, control in self.knobs.items()}
 
-        While the widgets are alive, their style hides the latter; opened again without
-        a kernel, they are an error message, and the style of the latter hides that.
+    def bundle(self, text: str) -> dict[str, Any]:
+        """Return what a notebook shows of them, `text` where there are no widgets."""
+        return {**self.root._repr_mimebundle_(), "text/plain": text}
+
+    def wrap_copy(self, page: str) -> str:
+        """Return HTML for who has the notebook and no kernel.
+
+        There the widgets are an error message, which the style of this hides.
         """
-        bundle, nothing = self._root._repr_mimebundle_(), {"text/plain": ""}
-        display.display({**bundle, "text/plain": text}, raw=True)
-        self._copies.append(display.display(nothing, raw=True, display_id=True))
+        kept = self.copy_class
+        hide = f".jp-OutputArea-child:not(:has(.kit-panel)):has(+ * .{kept})"
+        style = f"<style>{hide} {{display: none}}</style>"
+        return f'{style}<div class="{kept}">{page}</div>'
 
-    def refresh(self) -> None:
-        """Let those buttons be pressed that can do something; show what came of it.
 
-        It is kept, too, for who has the notebook and no kernel.
-        """
-        panel, several = self._panel, len(self._panel.variants) > 1
-        for name, button in self._buttons.items():
-            button.disabled = (panel.progress is None) == (name == "stop")
-        self._buttons["run-all"].disabled |= not several
-        if panel.progress is not None:
-            return
-        picture, words, error = panel.report()
-        self.show_picture(picture)
-        self._words.value, self._bar.value = words, 0
-        seconds = panel.seconds_for_all
-        about = f", about {seconds:.0f} s" if seconds else ""
-        ready = f" Run all compares {len(panel.variants)} choices{about}." * several
-        self._status.value = error or f'<div role="status">Ready.{ready}</div>'
-        hide = f".jp-OutputArea-child:not(:has(.kit-panel)):has(+ * .{self._kept})"
-        page = (
-            f"<style>{hide} {{display: none}}</style>"
-            f'<div class="{self._kept}">{picture}{words}{error}</div>'
-        )
-        for copy in filter(None, self._copies):
-            with contextlib.suppress(Exception):  # a front end that is gone
-                copy.update({"text/plain": "", "text/html": page}, raw=True)
+def build(
+    title: str, knobs: Mapping[str, Knob], acts: Mapping[str, Callable[[], None]]
+) -> Widgets:
+    """Make the widgets of a panel; `acts` has what each button does, by its name.
 
-    def show_picture(self, picture: str) -> None:
-        """Show a picture, or what to do where there is none."""
-        self._picture.value = picture or "Choose on the left, then press Run."
-
-    def show_progress(self, text: str, fraction: float) -> None:
-        """Show how far a run is; not announced, for it changes five times a second."""
-        self._status.value = f"<div>{html.escape(text)}</div>"
-        self._bar.value = fraction
+    Where the last view of them goes, Stop is pressed, too.
+    """
+    controls = {name: _make_control(knob) for name, knob in knobs.items()}
+    buttons = {name: _make_button(name, act) for name, act in acts.items()}
+    bar = widgets.FloatProgress(max=1, layout={"width": "99%", "height": "6px"})
+    picture, words, status = widgets.HTML(), widgets.HTML(), widgets.HTML()
+    named = {"picture": picture, "words": words, "progress": bar, "status": status}
+    named |= buttons
+    named |= {f"knob-{name}": control for name, control in controls.items()}
+    for name, widget in named.items():
+        widget.add_class(f"kit-{name}")
+    left: list[Any] = []
+    for name, control in controls.items():
+        left += [widgets.HTML(f"<b>{html.escape(name)}</b>"), control]
+    grid = {"grid_template_columns": "1fr 1fr", "grid_gap": "8px"}
+    left.append(widgets.GridBox([*buttons.values()], layout=grid))
+    aside = {"flex": "0 0 236px", "width": "236px", "grid_gap": "6px"}
+    beside = {"flex": "1 1 300px", "min_width": "0", "min_height": "300px"}
+    columns = [
+        widgets.VBox(left, layout=aside),
+        widgets.VBox([picture], layout=beside),
+    ]
+    copy_class = f"kit-kept-{os.urandom(8).hex()}"
+    style = f"<style>{_STYLE}.{copy_class} {{display: none}}</style>"
+    wrap = {"flex_flow": "row wrap", "grid_gap": "8px 20px"}
+    rows = [
+        widgets.HTML(f"{style}<b>{html.escape(title)}</b>"),
+        widgets.HBox(columns, layout=wrap),
+        bar,
+        status,
+        words,
+    ]
+    root = widgets.VBox(rows, layout={"grid_gap": "10px"})
+    root.add_class("kit-panel")
+    root._view_count = 0  # from now on the front end counts
+    root.observe(lambda change: change["new"] or acts["stop"](), "_view_count")
+    return Widgets(root, controls, buttons, picture, words, status, bar, copy_class)
 
 
 def _make_button(name: str, act: Callable[[], None]) -> Any:
@@ -131,14 +127,16 @@ def _make_button(name: str, act: Callable[[], None]) -> Any:
     return button
 
 
-def _make_control(values: Sequence[Any], names: Sequence[str], start: int) -> Any:
+def _make_control(knob: Knob) -> Any:
     """Make buttons for few short choices, a slider for numbers, a list for others."""
-    numbers = all(isinstance(value, (int, float)) for value in values)
+    numbers = all(isinstance(value, (int, float)) for value in knob.values)
     kind = widgets.SelectionSlider if numbers else widgets.Dropdown
-    if len(names) <= _MOST_BUTTONS and sum(map(len, names)) <= _MOST_LETTERS:
+    letters = sum(map(len, knob.names))
+    if len(knob.names) <= _MOST_BUTTONS and letters <= _MOST_LETTERS:
         kind = widgets.ToggleButtons
-    options = [(name, number) for number, name in enumerate(names)]
-    control = kind(options=options, index=start, layout={"width": "99%", "margin": "0"})
+    options = [(name, number) for number, name in enumerate(knob.names)]
+    layout = {"width": "99%", "margin": "0"}
+    control = kind(options=options, index=knob.start, layout=layout)
     if kind is widgets.ToggleButtons:
         control.style.button_width = "auto"
     return control

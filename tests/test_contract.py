@@ -38,9 +38,9 @@ NAMES = {
     "compare": "measuring of='items_per_second' seconds=4.0 repeats=None within=None "
     "on=None patient=False title=None unit=None",
     "explore": "panel of='items_per_second' seconds=2.0 within=None on=None "
-    "predict=None",
+    "predict=None title=None unit=None",
     "diagnose": "diagnosis seconds=40.0 try_compile=False",
-    "timeline": "diagnosis steps=3 on=None",
+    "timeline": "diagnosis steps=3 on=None title=None",
     "guess": "teaching unit='×'",
     "claim": "teaching expect='faster' at_least=None otherwise=… open=False",
     "check": "teaching",

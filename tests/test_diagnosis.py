@@ -34,6 +34,7 @@ from kit.diagnosis.modules import Training
 from kit.diagnosis.profiling import Profile, part, weigh
 from kit.diagnosis.saving import Saving, from_groups, from_shares, unknown
 from kit.diagnosis.steps import StepWatch, find_growing_steps
+from kit.diagnosis.timeline import describe_overlaps
 from kit.diagnosis.tracing import Event, Trace, read_trace
 from kit.diagnosis.verdict import decide
 from kit.diagnosis.wrapping import (
@@ -46,7 +47,7 @@ from kit.diagnosis.wrapping import (
     Work,
     change,
 )
-from kit.figures import PHASES
+from kit.figures import PHASES, Span
 from kit.measuring.experiment import resolve
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -1334,12 +1335,21 @@ def test_a_loop_that_is_too_short_is_told_what_helps():
 
 
 def test_a_timeline_says_who_was_busy_when_and_perfetto_reads_it(tmp_path):
-    figure = kit.timeline(train, steps=2)
-    words = "train(batch_size=8), main thread, backward, longest: next batch, idle"
-    assert not [word for word in words.split(", ") if word not in figure.alt]
-    path = figure.save_trace(tmp_path / "trace.json")
+    recorded = kit.timeline(train, steps=2)
+    words = "train: , main thread, backward, longest: next batch, idle"
+    assert not [word for word in words.split(", ") if word not in repr(recorded)]
+    assert "It computes" in recorded.plot(title="It computes").figure.alt
+    path = recorded.save(tmp_path / "trace.json")
     events = json.loads(path.read_text())["traceEvents"]
     assert {"aten::linear", BACKWARD} <= {event.get("name") for event in events}
+
+
+def test_many_events_in_many_lanes_are_told_at_once():
+    spans = [Span(n, n + 0.5, "", "") for n in range(20_000)]
+    shifted = [Span(n + 0.25, n + 0.75, "", "") for n in range(20_000)]
+    lanes = {"main thread": spans, "device 0": shifted}
+    line = describe_overlaps(lanes)
+    assert line == "main thread and device 0 are busy at once for 1 h 23 min."
 
 
 SHEET = Path(cheatsheet.__file__).parents[1] / "CHEATSHEET.md"

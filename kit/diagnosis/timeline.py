@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kit import figures
 from kit.diagnosis.profiling import EXCHANGES, Profile, record_alone
@@ -19,22 +18,81 @@ from kit.measuring.variant import Place
 from kit.progress import Progress, take_turn
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 MAIN, LOADER, EXCHANGE = "main thread", "waiting for data", "exchange"
 #: What is left out of names.
 _PREFIXES = "kit: ", "aten::", "autograd::engine::evaluate_function: ", *EXCHANGES
 
 
+class Timeline:
+    """Who was busy when, over some whole steps of a profiled run.
+
+    `lanes` has the blocks of each lane, and `marks` the times at which steps begin, in
+    seconds from the first one. `title` is what the picture shows, as a sentence. It
+    shows itself in a notebook.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        lanes: Mapping[str, Sequence[Span]],
+        marks: Sequence[float],
+        traces: Sequence[str],
+    ) -> None:
+        self.title = title
+        self.lanes = lanes
+        self.marks = marks
+        self._traces = traces
+
+    def plot(self, title: str | None = None) -> Axes:
+        """Draw a row of blocks for each lane; return the Axes.
+
+        `title` stands in place of the finding.
+        """
+        title = title or self.title
+        figure = figures.draw_timeline(self.lanes, title=title, marks=self.marks)
+        overlaps = describe_overlaps(self.lanes)
+        alt = f"{figure.alt} {overlaps}".rstrip()  # type: ignore[attr-defined]
+        return figures.show(figure, alt).axes[0]
+
+    def save(self, path: str | Path) -> Path:
+        """Write the run to a file that https://ui.perfetto.dev opens; return its path.
+
+        Of several processes, it has the events of all.
+        """
+        content, *others = map(json.loads, self._traces)
+        for other in others:
+            content["traceEvents"] += other["traceEvents"]
+        Path(path).write_text(json.dumps(content), encoding="utf-8")
+        return Path(path)
+
+    def __repr__(self) -> str:
+        figure = self.plot().get_figure(root=True)
+        return figure.alt  # type: ignore[union-attr]
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        figure: Any = self.plot().get_figure(root=True)
+        page = figures.to_html(figure, figure.alt)
+        return {"text/html": page, "text/plain": figure.alt}
+
+
 def timeline(
-    experiment: object, /, *, steps: int = 3, on: Place | None = None, **knobs: object
-) -> Figure:
-    """Draw who was busy when, over some whole steps of a profiled run.
+    experiment: object,
+    /,
+    *,
+    steps: int = 3,
+    on: Place | None = None,
+    title: str | None = None,
+    **knobs: object,
+) -> Timeline:
+    """Record who was busy when, over some whole steps of a profiled run.
 
     A lane for the main thread, for other threads (a backward pass has one of its own on
     a GPU), for waits for the loader, and for each stream of a device; with `on=ranks`
-    for each of these on every rank. The figure's
-    `save_trace(path)` writes the same run as a file that https://ui.perfetto.dev opens.
+    for each of these on every rank. The result draws itself; its `save(path)` writes
+    the same run as a file that https://ui.perfetto.dev opens. `title` stands above the
+    picture in place of the finding.
     Raises ExperimentError where the experiment cannot be run or profiled.
 
     >>> def train():
@@ -42,8 +100,7 @@ def timeline(
     ...     while True:
     ...         torch.ones(64, 64, requires_grad=True).sum().backward()
     ...         yield 64
-    >>> figure = timeline(train, steps=2)
-    >>> "main thread" in figure.alt
+    >>> "main thread" in repr(timeline(train, steps=2))
     True
     """
     with naming("timeline()"):
@@ -54,33 +111,19 @@ def timeline(
             )
         check_place(on)
         resolved = resolve(experiment)
-        own = resolved.bind(knobs)
-        call = describe(resolved.name, own)
+        bound = resolved.bind(knobs)
+        call = describe(resolved.name, bound)
         with Progress(f"recording {call}") as progress, take_turn(progress):
             profiles = record_alone(
-                resolved, own, progress, seconds=2.0, on=on, steps=steps
+                resolved, bound, progress, seconds=2.0, on=on, steps=steps
             )
     lanes, marks = find_lanes(profiles)
     shares = profiles[0].shares
     most = max(shares, key=lambda phase: shares[phase])
-    title = f"{call}: {shares[most]:.0%} of a step is {figures.PHASES[most]}"
-    figure = figures.draw_timeline(lanes, title=title, marks=marks[:-1])
-    figure.alt += " " + describe_overlaps(lanes)  # type: ignore[attr-defined]
+    part = figures.format_saving(shares[most], None, None)
+    title = title or f"{resolved.name}: {part} of a step is {figures.PHASES[most]}"
     traces = [profile.trace.written for profile in profiles]
-    figure.save_trace = functools.partial(_save, traces)  # type: ignore[attr-defined]
-    return figure
-
-
-def _save(traces: Sequence[str], path: str | Path) -> Path:
-    """Write the trace to a file, for https://ui.perfetto.dev or chrome://tracing.
-
-    Of several processes, the events of all.
-    """
-    content, *others = map(json.loads, traces)
-    for other in others:
-        content["traceEvents"] += other["traceEvents"]
-    Path(path).write_text(json.dumps(content), encoding="utf-8")
-    return Path(path)
+    return Timeline(title, lanes, marks[:-1], traces)
 
 
 def find_lanes(
@@ -133,24 +176,48 @@ def _shorten(name: str) -> str:
 
 
 def describe_overlaps(lanes: Mapping[str, Sequence[Span]]) -> str:
-    """Say how long any two lanes were busy at once, each pair in a sentence.
+    """Say how long any two lanes of a process were busy at once, a sentence for each.
 
     >>> a, b = [Span(0.0, 2.0, "", "")], [Span(1.0, 3.0, "", "")]
     >>> describe_overlaps({"a": a, "b": b})
     'a and b are busy at once for 1.00 s.'
     """
-    told = []
     busy = {
         name: _find_busy(spans, waits=not name.endswith(EXCHANGE))
         for name, spans in lanes.items()
         if not name.endswith(LOADER)
     }
-    for (a, first), (b, second) in itertools.combinations(busy.items(), 2):
-        pairs = itertools.product(first, second)
-        both = sum(max(0.0, min(x[1], y[1]) - max(x[0], y[0])) for x, y in pairs)
+    sentences = []
+    for one, other in itertools.combinations(busy, 2):
+        if _find_process(one) != _find_process(other):
+            continue
+        both = _measure_overlap(busy[one], busy[other])
         time = f"for {figures.format_seconds(both)}" if both > 0 else "at no time"
-        told.append(f"{a} and {b} are busy at once {time}.")
-    return " ".join(told)
+        sentences.append(f"{one} and {other} are busy at once {time}.")
+    return " ".join(sentences)
+
+
+def _find_process(lane: str) -> str:
+    """Return the rank in a lane's name; empty for a process of its own."""
+    return lane.partition(": ")[0] if lane.startswith("rank ") else ""
+
+
+def _measure_overlap(
+    one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
+) -> float:
+    """Return for how long two lists of stretches, each in order, overlap."""
+    total = 0.0
+    first = second = 0
+    while first < len(one) and second < len(other):
+        start = max(one[first][0], other[second][0])
+        stop = min(one[first][1], other[second][1])
+        total += max(0.0, stop - start)
+        # Whoever ends first meets nothing more of the other.
+        if one[first][1] <= other[second][1]:
+            first += 1
+        else:
+            second += 1
+    return total
 
 
 def _find_busy(spans: Sequence[Span], *, waits: bool) -> list[list[float]]:

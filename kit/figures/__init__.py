@@ -4,7 +4,15 @@ Charts use matplotlib's object interface only, because pyplot is not safe on the
 of a widget. matplotlib is imported by the first chart, not by this package.
 """
 
-from kit.figures.charts import Series, draw_bars, draw_lines, draw_stack, draw_steps
+from kit.figures.charts import (
+    Row,
+    Series,
+    draw_bars,
+    draw_lines,
+    draw_stack,
+    draw_steps,
+)
+from kit.figures.drawings import Drawing
 from kit.figures.html import (
     html_card,
     html_page,
@@ -29,8 +37,33 @@ from kit.figures.style import (
     is_wide,
 )
 
-__all__ = ["COLOURS", "PHASES", "WIDTH", "Series", "Span", "draw_bars", "draw_lines"]
-__all__ += ["draw_stack", "draw_step", "draw_steps", "draw_timeline", "format_bytes"]
-__all__ += ["format_number", "format_saving", "format_seconds", "format_value"]
-__all__ += ["html_card", "html_page", "html_pictures", "html_progress", "html_sentence"]
-__all__ += ["html_table", "is_wide", "show", "text_table", "to_html"]
+__all__ = [
+    "COLOURS",
+    "PHASES",
+    "WIDTH",
+    "Drawing",
+    "Row",
+    "Series",
+    "Span",
+    "draw_bars",
+    "draw_lines",
+    "draw_stack",
+    "draw_step",
+    "draw_steps",
+    "draw_timeline",
+    "format_bytes",
+    "format_number",
+    "format_saving",
+    "format_seconds",
+    "format_value",
+    "html_card",
+    "html_page",
+    "html_pictures",
+    "html_progress",
+    "html_sentence",
+    "html_table",
+    "is_wide",
+    "show",
+    "text_table",
+    "to_html",
+]

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kit.figures import style
 from kit.figures.html import describe
-from kit.figures.style import COLOURS, alone, format_number, is_known, write_tick
+from kit.figures.style import (
+    COLOURS,
+    TEXT,
+    format_number,
+    is_known,
+    one_at_a_time,
+    write_tick,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,18 +28,24 @@ Series = tuple[Numbers, Numbers, Numbers | None, Numbers | None, str]
 Row = tuple[Any, float | None, float | None, float | None]  # label, value, low, high
 
 _DOTTED = {"color": COLOURS["ink"], "lw": 0.8, "ls": (0, (2, 3)), "zorder": 1}
+_DOTTED |= style.LINE
 _DASHED = {"color": COLOURS["predicted"], "lw": 2, "ls": (0, (2, 1)), "zorder": 5}
 _OFFSET = {"textcoords": "offset points", "va": "center"}  # of a label beside a point
 _LOOKS: dict[str, dict[str, Any]] = {
-    "measured": {},
-    "predicted": {"ls": (0, (5, 2)), "marker": ""},
+    "measured": {"lw": 1.5},
+    "predicted": {"lw": 1.5, "ls": (0, (5, 2)), "marker": ""},
     "recorded": {"mfc": COLOURS["card"], "lw": 1.1, "color": COLOURS["recorded"]},
 }
 #: Bands from the lowest on have these phases' looks: the colour-blind tell them apart.
 _BANDS = ("forward", "copies", "optimizer", "backward", "sync", "communication")
+#: Machines that recorded the same, beside a row's bar.
+_MARKERS = ("D", "s", "^", "v", "P", "X")
+#: An interval counts for the axis up to so many times the largest value.
+_MOST_REACH = 1.5
+_ROW, _LINE_OF_TEXT = 0.46, 0.17  # inches
 
 
-@alone()
+@one_at_a_time
 def draw_bars(
     labels: Sequence[str],
     values: Numbers,
@@ -41,37 +55,69 @@ def draw_bars(
     title: str,
     unit: str,
     baseline: int | None = None,
-    recorded: Sequence[int] = (),
+    recorded: Mapping[str, Sequence[Row]] | None = None,
     predicted: Numbers = (),
     width: float = style.WIDTH,
 ) -> Figure:
     """Draw one horizontal bar per label, with its 95 % interval and its value in words.
 
-    `lows` and `highs` are the intervals' ends. A value that is None or nan is written
-    as unknown. `baseline` is the number of a row, from 0, `recorded` those of rows that
-    were measured elsewhere; both are hatched. `predicted` are values of the first rows,
-    each drawn as a dashed frame. `width` is in inches. Raises ValueError where the
-    sequences' lengths differ.
+    `lows` and `highs` are the intervals' ends; an interval that leaves the axis is cut
+    and marked. A value that is None or nan is written as unknown, unless something else
+    is drawn in its row. Where values span more than ten, the axis is logarithmic, and
+    points take the place of bars. `baseline` is the number of a row, from 0; it is
+    hatched. `recorded` has, by the name of a machine, the rows that it recorded (label,
+    value, low, high), `predicted` values of the first rows: markers and dashed lines
+    that a legend explains. `width` is in inches. Raises ValueError where the sequences'
+    lengths differ.
 
     >>> figure = draw_bars(["0", "2"], [770, 1578], title="Two are faster", unit="1/s")
     >>> [int(bar.get_width()) for bar in figure.axes[0].patches]
     [770, 1578]
     """
     rows = _join(labels, values, lows, highs)
+    recorded = recorded or {}
+    places = {label: y for y, label in enumerate(labels)}
     marks = {y: value for y, value in enumerate(predicted) if is_known(value)}
-    axes = style.make_card(title, 0.46 * max(1, len(rows)) + 0.75, width).add_subplot()
-    roles = ["recorded" if y in recorded else "measured" for y in range(len(rows))]
+    others = {
+        name: {places[row[0]]: row for row in own} for name, own in recorded.items()
+    }
+    has_legend = bool(marks or others)
+    has_values = any(is_known(row[1]) for row in rows)
+    keys = len(others) + has_values + bool(marks)
+    third = width / 3
+    height = _find_row_height(labels, third) * max(1, len(rows)) + 0.75
+    height += 0.22 * math.ceil(keys / 2) if has_legend else 0
+    axes = style.add_axes(style.make_card(title, height, width))
+    roles = ["measured"] * len(rows)
     if baseline is not None:
         roles[baseline] = "baseline"
+    elsewhere = [row for own in recorded.values() for row in own]
+    told_elsewhere = {*marks, *(places[row[0]] for row in elsewhere)}
+    texts = [
+        "" if y in told_elsewhere and not is_known(value) else format_number(value)
+        for y, value in enumerate(values)
+    ]
+    known = [row[1] for row in (*rows, *elsewhere) if is_known(row[1])]
+    is_log = style.is_wide([*known, *marks.values()])
+    draw_rows(axes, rows, texts, roles, marks, others, is_log=is_log)
+    if baseline is not None and is_known(values[baseline]):
         axes.axvline(values[baseline] or 0, **_DOTTED)
-    draw_rows(axes, rows, list(map(format_number, values)), roles, marks)
-    for y, value in marks.items():
-        look = {"fill": False, "ec": COLOURS[roles[y]], "ls": (0, (3, 1.5)), "lw": 1.4}
-        axes.barh(y, value, 0.8, **look)
-    _label_axes(axes, unit + " (dashed: predicted)" * bool(marks))
-    told = "; ".join(f"{labels[y]}: {format_number(x)}" for y, x in marks.items())
-    said = f"Predicted: {told}" if marks else ""
-    return describe(axes.figure, f"Bars, {unit}", title, tell_rows(rows), said)
+    _label_axes(axes, unit, along="x")
+    if has_legend:
+        _explain(axes, has_values=has_values, has_marks=bool(marks), names=[*others])
+    sentences = [tell_rows(rows)] if has_values or not has_legend else []
+    if marks:
+        known = (f"{labels[y]}: {format_number(x)}" for y, x in marks.items())
+        sentences.append(f"Predicted: {'; '.join(known)}")
+    for name, own in recorded.items():
+        sentences.append(f"Recorded on {name}: {tell_rows(own)}")
+    return describe(axes.figure, f"Bars, {unit}", title, *sentences)
+
+
+def _find_row_height(labels: Sequence[str], third: float) -> float:
+    """Return how high a row is, in inches, so that its label has room on the left."""
+    lines = [style.wrap(str(label), third).count("\n") + 1 for label in labels]
+    return max(_ROW, 0.12 + _LINE_OF_TEXT * max(lines, default=1))
 
 
 def draw_rows(
@@ -80,32 +126,143 @@ def draw_rows(
     texts: Sequence[str],
     roles: Sequence[str],
     marks: Mapping[int, float] | None = None,
+    others: Mapping[str, Mapping[int, Row]] | None = None,
+    *,
+    is_log: bool = False,
 ) -> None:
     """Draw a bar per row, the first at the top, with its interval and its text.
 
-    A text stands beyond its row's mark, too. An interval that leaves the axis is cut.
+    `marks` are predictions by row, and `others` what each machine recorded of them. A
+    text stands beyond all that its row shows. On a logarithmic axis, which has no zero,
+    points take the place of bars.
     """
     marks = marks or {}
+    others = others or {}
     third = axes.get_figure(root=True).get_figwidth() / 3  # type: ignore[union-attr]
-    reach = _find_reach(rows, [*marks.values()])
+    every = [*rows, *(row for own in others.values() for row in own.values())]
+    every += [("", mark, None, None) for mark in marks.values()]
+    if is_log:
+        known = [row[1] for row in every if is_known(row[1])]
+        reach = min(known) / 1.5, max(known) * 1.5
+        _make_logarithmic(axes, "x", reach)
+    else:
+        reach = _find_reach(every)
+        axes.axvline(0, color=COLOURS["ink"], lw=1, ls="-", **style.LINE)
     for y, (_, value, low, high) in enumerate(rows):
         if is_known(value):
-            hatch = style.HATCH if roles[y] != "measured" else None
-            look = {"fc": COLOURS[roles[y]], "ec": COLOURS["card"], "lw": 0}
-            axes.barh(y, value, 0.62, hatch=hatch, **look)
-        _draw_interval(axes, "x", (y, value, low, high), COLOURS["ink"])
-        end = min(reach[1], max([0, *filter(is_known, (value, high, marks.get(y)))]))
-        axes.annotate(texts[y], (end, y), (7, 0), **_OFFSET)
-    axes.axvline(0, color=COLOURS["ink"], lw=1)
+            _draw_value(
+                axes, y, value, roles[y], from_edge=reach[0] if is_log else None
+            )
+        _draw_interval(axes, "x", (y, value, low, high), COLOURS["ink"], reach)
+        if y in marks:
+            axes.vlines(marks[y], y - 0.4, y + 0.4, **_DASHED)
+    for number, own in enumerate(others.values()):
+        _draw_recorded(axes, own, number, reach)
+    for y, (_, value, _, high) in enumerate(rows):
+        ends = [end for end in (value, high) if is_known(end)]
+        start = max([reach[0] if is_log else 0.0, *ends])
+        beside = [own[y] for own in others.values() if y in own]
+        if y in marks:
+            beside.append(("", marks[y], None, None))
+        place = _find_room(texts[y], start, beside, reach, 3 * third, is_log=is_log)
+        axes.annotate(texts[y], (min(reach[1], place), y), (9, 0), **_OFFSET, **TEXT)
     axes.set(xlim=reach if any(reach) else (0, 1), ylim=(max(1, len(rows)) - 0.4, -0.6))
     labels = [style.wrap(str(row[0]), third) for row in rows]
     axes.set_yticks(range(len(rows)), labels, color=COLOURS["ink"])
     axes.spines["bottom"].set_visible(False)
     axes.tick_params(length=0)
-    axes.locator_params(axis="x", nbins=min(5, int(2 * third)))
+    axes.tick_params("y", pad=7)
+    if not is_log:
+        axes.locator_params(axis="x", nbins=min(5, int(2 * third)))
 
 
-@alone()
+def _find_room(
+    text: str,
+    start: float,
+    beside: Sequence[Row],
+    reach: tuple[float, float],
+    inches: float,
+    *,
+    is_log: bool,
+) -> float:
+    """Return where a row's text begins: after `start`, and on nothing beside it."""
+    scale = math.log if is_log else float
+    total = scale(reach[1]) - scale(reach[0])
+    # The axes take about six tenths of the card's width.
+    room = total * (style.measure(text) + 0.25) / (0.6 * inches)
+    for _, *values in sorted(beside, key=lambda row: row[1] or 0.0):
+        known = [value for value in values if is_known(value)]
+        is_behind = bool(known) and max(known) > start
+        if is_behind and scale(min(known)) < scale(start) + room:
+            start = max(known)
+    return start
+
+
+def _draw_value(
+    axes: Axes, y: int, value: float, role: str, from_edge: float | None
+) -> None:
+    """Draw a row's value: a bar from zero, or a point where the axis has no zero."""
+    colour = COLOURS[role]
+    if from_edge is None:
+        hatch = None if role == "measured" else style.HATCH
+        look = {"fc": colour, "ec": COLOURS["card"], "lw": 0, "align": "center"}
+        axes.barh(y, value, 0.62, hatch=hatch, **look)
+        return
+    axes.hlines(y, from_edge, value, color=COLOURS["zone"], lw=5, ls="-", zorder=1)
+    filled = colour if role == "measured" else COLOURS["card"]
+    point = {"marker": "o", "ms": 9, "mfc": filled, "mec": colour, "mew": 2}
+    axes.plot([value], [y], ls="", zorder=4, **point)
+
+
+def _draw_recorded(
+    axes: Axes, rows: Mapping[int, Row], number: int, reach: tuple[float, float]
+) -> None:
+    """Draw what another machine recorded as hollow markers on the rows."""
+    for y, (_, value, low, high) in rows.items():
+        row = (y, value, low, high)
+        _draw_interval(axes, "x", row, COLOURS["recorded"], reach)
+        if is_known(value):
+            axes.plot([value], [y], ls="", zorder=6, **_choose_marker(number))
+
+
+def _choose_marker(number: int) -> dict[str, Any]:
+    return {
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "ms": 7,
+        "mfc": COLOURS["card"],
+        "mec": COLOURS["recorded"],
+        "mew": 1.6,
+    }
+
+
+def _explain(
+    axes: Axes, *, has_values: bool, has_marks: bool, names: Sequence[str]
+) -> None:
+    """Say below the picture what bars, dashed lines and markers are."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    keys: list[Any] = []
+    if has_values:
+        look = {"fc": COLOURS["measured"], "ec": COLOURS["card"], "lw": 0}
+        keys.append(Patch(label="measured here", **look))
+    if has_marks:
+        keys.append(Line2D([], [], label="predicted", **_DASHED, **style.LINE))
+    for number, name in enumerate(names):
+        label = f"recorded on {name}"
+        keys.append(Line2D([], [], ls="", label=label, **_choose_marker(number)))
+    figure: Any = axes.get_figure(root=True)
+    columns = 2 if figure.get_figwidth() >= style.WIDTH else 1
+    figure.legend(
+        handles=keys,
+        loc="outside lower left",
+        ncols=columns,
+        borderaxespad=1.5,
+        **style.LEGEND,
+    )
+
+
+@one_at_a_time
 def draw_lines(
     series: Mapping[str, Series],
     *,
@@ -131,18 +288,19 @@ def draw_lines(
     lines = {name: _join(*columns) for name, (*columns, _) in series.items()}
     rows = list(itertools.chain(*lines.values()))
     looks = _choose_looks(series)
-    axes = style.make_card(title, 3.7, width).add_subplot()
+    axes = style.add_axes(style.make_card(title, 3.7, width))
     _set_width(axes, sorted({x for x, *_ in rows}), logx)
-    _set_height(axes, rows)
+    reach = _set_height(axes, rows)
     ends = {}
     for name, own in lines.items():
         known = [row[:2] for row in own if is_known(row[1])]
         heights = [y if is_known(y) else math.nan for _, y, *_ in own]
         size = 6 if len(own) <= 60 else 2
         xs = [x for x, *_ in own]
-        axes.plot(xs, heights, label=name, zorder=4, ms=size, **looks[name])
+        look = {"zorder": 4, "ms": size, "mew": 1.0, **style.LINE, **looks[name]}
+        axes.plot(xs, heights, label=name, **look)
         for row in own:
-            _draw_interval(axes, "y", row, looks[name]["color"])
+            _draw_interval(axes, "y", row, looks[name]["color"], reach)
         ends[name] = (known[-1] if known else None, looks[name]["color"])
     _label_axes(axes, xlabel, ylabel)
     _label_ends(axes, ends, max(1.5, width / 4.5))
@@ -162,15 +320,15 @@ def draw_steps(
     [200.0, 10.0, 10.0]
     """
     ms = [t * 1000 if is_known(t) else None for t in times_seconds]
-    known = sorted(filter(is_known, ms)) or [math.nan]
-    steps, median = range(1, len(ms) + 1), known[len(known) // 2]
-    series = {"measured": (steps, ms, None, None, "measured")}
+    known = [time for time in ms if is_known(time)]
+    median = statistics.median(known) if known else math.nan
+    series = {"measured": (range(1, len(ms) + 1), ms, None, None, "measured")}
     name = f"median {style.format_seconds(median / 1000)}"
     series[name] = ([1, len(ms)], [median, median], None, None, "predicted")
     return draw_lines(series, title=title, xlabel="step", ylabel=ylabel)
 
 
-@alone()
+@one_at_a_time
 def draw_stack(
     positions: Sequence[float],
     values: Mapping[str, Sequence[float]],
@@ -193,30 +351,41 @@ def draw_stack(
     >>> figure.alt[18:63]
     'At most 10.0, at 1. parameters: 0: 4.00; 1: 4'
     """
-    marks, totals = marks or {}, [sum(x) for x in zip(*values.values(), strict=True)]
+    if len(values) > len(_BANDS):
+        raise ValueError(
+            f"draw_stack: {len(values)} bands ({', '.join(values)}); at most "
+            f"{len(_BANDS)} can be told apart. Add some of them up."
+        )
+    marks = marks or {}
+    totals = [sum(amounts) for amounts in zip(*values.values(), strict=True)]
     peak, at = max(zip(totals, positions, strict=True))
     figure = style.make_card(title, 3.7)
-    axes = figure.add_subplot(xlim=(positions[0], positions[-1]))
+    axes = style.add_axes(figure, xlim=(positions[0], positions[-1]))
     axes.set_ylim(0, 1.2 * max([peak, *marks.values()]) or 1)
     bands = axes.stackplot(positions, *values.values(), labels=list(values))
-    for band, phase in zip(bands, _BANDS[: len(bands)], strict=True):
+    for band, phase in zip(bands, _BANDS, strict=False):
         style.paint(band, phase)
-    axes.plot(positions, totals, color=COLOURS["ink"])
-    axes.plot(at, peak, "v", color=COLOURS["ink"], label=f"peak {format_number(peak)}")
-    said = [f"At most {format_number(peak)}, at {at:g}"]
+    line = {"color": COLOURS["ink"], "lw": 1.5, "ls": "-", "marker": ""}
+    axes.plot(positions, totals, **line, **style.LINE)
+    top = {"marker": "v", "ms": 6, "mew": 1.0, "ls": "", "color": COLOURS["ink"]}
+    axes.plot(at, peak, label=f"peak {format_number(peak)}", **top)
+    sentences = [f"At most {format_number(peak)}, at {at:g}"]
     for name, mark in marks.items():
-        axes.axhline(mark, label=f"{name} {format_number(mark)}", **_DASHED)
-        said.append(f"{name}: {format_number(mark)}")
-    above = {"transform": axes.get_xaxis_transform(), "ha": "center"}
+        label = f"{name} {format_number(mark)}"
+        axes.axhline(mark, label=label, **_DASHED, **style.LINE)
+        sentences.append(f"{name}: {format_number(mark)}")
+    above = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "baseline"}
     for start, stop, text in regions:
-        axes.text((start + stop) / 2, 1.02, text, color=COLOURS["muted"], **above)
+        axes.text((start + stop) / 2, 1.02, text, **above, **style.MUTED)
         axes.axvline(start, **_DOTTED)
-        said.append(f"From {start:g} to {stop:g}: {text}")
-    figure.legend(loc="outside right center", reverse=True)
+        sentences.append(f"From {start:g} to {stop:g}: {text}")
+    look = {"borderaxespad": 1.5, **style.LEGEND}
+    figure.legend(loc="outside right center", reverse=True, **look)
     _label_axes(axes, xlabel, ylabel)
     for name, amounts in values.items():
-        said.append(f"{name}: {_tell_line(_join(positions, amounts, None, None))}")
-    return describe(figure, f"{ylabel} over {xlabel}", title, *said)
+        points = _tell_line(_join(positions, amounts, None, None))
+        sentences.append(f"{name}: {points}")
+    return describe(figure, f"{ylabel} over {xlabel}", title, *sentences)
 
 
 def tell_rows(rows: Sequence[Row], write: Callable[[Any], str] = format_number) -> str:
@@ -237,17 +406,17 @@ def _join(
     return list(zip(labels, values, *ends, strict=True))
 
 
-def _find_reach(rows: Sequence[Row], marks: Numbers = ()) -> tuple[float, float]:
+def _find_reach(rows: Sequence[Row]) -> tuple[float, float]:
     """Return from where to where an axis goes: zero, all values, and their intervals.
 
-    The end of an interval counts up to three times the largest value, so that a single
-    one of which nothing is known does not flatten all the others.
+    The end of an interval counts up to half as much again as the largest value, so that
+    a single one of which nothing is known does not flatten all the others.
 
     >>> _find_reach([("a", 2.0, 1.5, 4e9), ("b", 1.0, 0.9, 1.1)])
-    (0.0, 6.0)
+    (0.0, 3.0)
     """
-    values = [x for x in (*(row[1] for row in rows), *marks) if is_known(x)] or [0.0]
-    most = 3 * max(map(abs, values)) or math.inf
+    values = [row[1] for row in rows if is_known(row[1])] or [0.0]
+    most = _MOST_REACH * max(map(abs, values)) or math.inf
     ends = [0.0, *values, *(x for row in rows for x in row[2:] if is_known(x))]
     return max(min(ends), -most), min(max(ends), most)
 
@@ -281,43 +450,95 @@ def _set_width(axes: Axes, xs: Sequence[float], logx: bool) -> None:
         axes.set_xscale("symlog" if zero else "log", **zero)
     if len(xs) <= 12 and (logx or not style.is_wide(positive)):
         axes.set_xticks(xs)
+    if len(xs) > 1:
+        scale = axes.xaxis.get_transform()
+        first, last = scale.transform([xs[0], xs[-1]])
+        room = 0.05 * (last - first)
+        axes.set_xlim(scale.inverted().transform([first - room, last + room]))
+    elif xs:
+        axes.set_xlim(xs[0] - 1, xs[0] + 1)
 
 
-def _set_height(axes: Axes, rows: Sequence[Row]) -> None:
-    """Let the vertical axis begin at zero, or make it logarithmic."""
+def _set_height(axes: Axes, rows: Sequence[Row]) -> tuple[float, float]:
+    """Let the vertical axis begin at zero, or make it logarithmic; return its ends."""
+    values = [row[1] for row in rows if is_known(row[1])]
+    if style.is_wide(values):
+        reach = min(values) / 1.5, max(values) * 1.5
+        _make_logarithmic(axes, "y", reach)
+        return reach
+    low, high = _find_reach(rows)
+    reach = 1.1 * low, 1.1 * high or 1.0
+    axes.set_ylim(reach)
+    return reach
+
+
+def _make_logarithmic(axes: Axes, along: str, reach: tuple[float, float]) -> None:
+    """Make the axis along "x" or "y" logarithmic, with ticks at round numbers."""
     from matplotlib.ticker import LogLocator
 
-    values = [y for _, y, *_ in rows if is_known(y)]
-    if not style.is_wide(values):
-        low, high = _find_reach(rows)
-        axes.set_ylim(1.1 * low, 1.1 * high or 1)
-        return
-    low, high = min(values), max(values)
-    axes.set(yscale="log", ylim=(low / 1.5, high * 1.5))
-    few = high < 1000 * low
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+    axes.set(**{f"{along}scale": "log", f"{along}lim": reach})
+    axis = axes.xaxis if along == "x" else axes.yaxis
+    figure: Any = axes.get_figure(root=True)
+    inches = 0.6 * figure.get_figwidth() if along == "x" else 3.0
+    axis.set_major_locator(LogLocator(subs=_choose_ticks(reach, along, inches)))
 
 
-def _draw_interval(axes: Axes, along: str, row: Row, colour: str) -> None:
-    """Draw a whisker along "x" or "y", if both of its ends are known."""
+def _choose_ticks(
+    reach: tuple[float, float], along: str, inches: float
+) -> tuple[int, ...]:
+    """Return at which multiples of powers of ten ticks have room for their numbers."""
+    low, high = reach
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for multiples in ((1, 2, 5), (1, 3)):
+        ticks = [m * 10.0**p for p in powers for m in multiples]
+        shown = [tick for tick in ticks if low <= tick <= high]
+        needed = sum(style.measure(write_tick(tick)) + 0.2 for tick in shown)
+        if along == "y":
+            needed = 0.3 * len(shown)
+        if needed <= inches:
+            return multiples
+    return (1,)
+
+
+def _draw_interval(
+    axes: Axes, along: str, row: Row, color: str, reach: tuple[float, float]
+) -> None:
+    """Draw a whisker along "x" or "y", if both of its ends are known.
+
+    Where one lies beyond the axis, it is cut there, and an arrow says so.
+    """
     at, _, low, high = row
-    if is_known(low) and is_known(high):
-        half, middle = {f"{along}err": (high - low) / 2}, (high + low) / 2
-        place = (middle, at) if along == "x" else (at, middle)
-        look = {"fmt": "none", "ecolor": colour, "capsize": 3.5, "elinewidth": 1.4}
-        axes.errorbar(*place, **half, **look)
+    if not (is_known(low) and is_known(high)):
+        return
+    cut_low, cut_high = max(low, reach[0]), min(high, reach[1])
+    if cut_low > cut_high:
+        return
+    half = {f"{along}err": (cut_high - cut_low) / 2}
+    middle = (cut_high + cut_low) / 2
+    place = (middle, at) if along == "x" else (at, middle)
+    look = {"fmt": "none", "ecolor": color, "capsize": 3.5, "elinewidth": 1.4}
+    axes.errorbar(*place, **half, **look, capthick=1.0, zorder=5)
+    arrows = {"x": ("<", ">"), "y": ("v", "^")}[along]
+    ends = ((low, cut_low, arrows[0]), (high, cut_high, arrows[1]))
+    for end, cut, arrow in ends:
+        if end != cut:
+            place = (cut, at) if along == "x" else (at, cut)
+            look = {"marker": arrow, "ms": 8, "mew": 0, "color": color, "ls": ""}
+            axes.plot(*place, **look, clip_on=False, zorder=6)
 
 
-def _label_axes(axes: Axes, xlabel: str, ylabel: str = "") -> None:
-    """Name the axes that carry numbers, and draw a grid across the last of them."""
-    ylabel += " (logarithmic)" * (axes.get_yscale() == "log")
+def _label_axes(axes: Axes, xlabel: str, ylabel: str = "", along: str = "y") -> None:
+    """Name the axes that carry numbers, and draw a grid across the one `along`."""
     for axis, label in ((axes.xaxis, xlabel), (axes.yaxis, ylabel)):
+        if not label:
+            continue
         in_bytes = label.startswith("bytes")
-        if label:
-            axis.set_label_text(label)
-            axis.set_major_formatter(style.format_bytes if in_bytes else write_tick)
-    axes.grid(axis="y" if ylabel else "x")
-    axes.minorticks_off()
+        # A horizontal axis with a tick at each choice shows what it is.
+        if axis.get_scale() == "log" and (axis is axes.yaxis or along == "x"):
+            label += " (logarithmic)"
+        axis.set_label_text(label)
+        axis.set_major_formatter(style.format_bytes if in_bytes else write_tick)
+    style.draw_grid(axes, along)
 
 
 def _label_ends(axes: Axes, ends: Mapping[str, tuple[Any, str]], inches: float) -> None:
@@ -333,7 +554,9 @@ def _label_ends(axes: Axes, ends: Mapping[str, tuple[Any, str]], inches: float) 
     # Each is as far above the last as it must be, and none is above the picture.
     spots = np.maximum.accumulate(heights[order] - room) + room
     heights[order] = np.minimum(spots, 1 + room - room[-1:])
-    line = {"arrowstyle": "-", "color": COLOURS["border"], "relpos": (0, 0.5)}
+    line = {"arrowstyle": "-", "edgecolor": COLOURS["border"], "facecolor": "none"}
+    line |= {"linewidth": 1.0, "mutation_scale": 10, "relpos": (0, 0.5)}
     look = {"textcoords": "axes fraction", "va": "center", "arrowprops": line}
     for i, (_, colour) in enumerate(ends.values()):
-        axes.annotate(names[i], places[i], (1.03, heights[i]), color=colour, **look)
+        place = (1.03, heights[i])
+        axes.annotate(names[i], places[i], place, color=colour, size=10, **look)

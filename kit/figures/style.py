@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
 import textwrap
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,56 +49,121 @@ NAMES = {phase: words for phase, (words, *_) in _PHASES.items()}
 PHASES = {phase: words for phase, words in NAMES.items() if phase}
 WIDTH = 7.6  # inches; shown at 100 pixels an inch, the width of a notebook's text
 EDGE = 0.25  # inches between a card's edge and what is on it
-_RC = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: every machine draws the same
-    "text.parse_math": False,  # "$5" is a price
-    "text.color": COLOURS["ink"],
-    "figure.dpi": 200,
-    "figure.facecolor": COLOURS["card"],
-    "figure.titlesize": 12,
-    "figure.titleweight": "bold",
-    "figure.constrained_layout.use": True,
-    "figure.constrained_layout.w_pad": EDGE,
-    "figure.constrained_layout.h_pad": 0.12,
-    "axes.facecolor": "none",
-    "axes.axisbelow": True,
-    "axes.labelcolor": COLOURS["muted"],
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "grid.color": COLOURS["grid"],
-    "xtick.labelcolor": COLOURS["muted"],
-    "ytick.labelcolor": COLOURS["muted"],
-    "ytick.major.size": 0,
-    "legend.borderaxespad": 1.5,
-    "legend.frameon": False,
+FONT = "DejaVu Sans"  # comes with matplotlib: every machine draws the same
+DPI = 200
+#: What a text, a line and a legend look like unless something else is said. Whatever is
+#: not said, matplotlib takes from the reader's settings.
+TEXT = {"size": 10, "color": COLOURS["ink"]}
+MUTED = {"size": 10, "color": COLOURS["muted"]}
+LINE = {"solid_capstyle": "projecting", "dash_capstyle": "butt"}
+LEGEND = {
+    "fontsize": 10,
+    "labelcolor": COLOURS["ink"],
+    "frameon": False,
+    "borderpad": 0.4,
+    "labelspacing": 0.5,
+    "handlelength": 2.0,
+    "handleheight": 0.7,
+    "handletextpad": 0.8,
+    "columnspacing": 2.0,
+    "numpoints": 1,
+    "markerscale": 1.0,
 }
 _LOCK = threading.RLock()
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-@contextmanager
-def alone() -> Iterator[None]:
-    """Let one thread draw at a time, and in the kit's look whatever the reader's is.
+def one_at_a_time(draw: Callable[P, R]) -> Callable[P, R]:
+    """Let one thread draw at a time: matplotlib shares its fonts between threads."""
 
-    matplotlib shares its fonts and its settings between threads.
-    """
-    from matplotlib import style
+    @functools.wraps(draw)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _LOCK:
+            return draw(*args, **kwargs)
 
-    with _LOCK, style.context(["default", _RC]):
-        yield
+    return wrapper
 
 
 def make_card(title: str, height: float, width: float = WIDTH) -> Figure:
-    """Make a card with a title of two lines at most; lengths are in inches.
+    """Make a card with a title of three lines at most; lengths are in inches.
 
-    `height` is that of what is drawn below the title. Call it within `alone`.
+    `height` is that of what is drawn below the title.
     """
     from matplotlib.figure import Figure
+    from matplotlib.gridspec import SubplotParams
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    heading = wrap(title, width - 2 * EDGE, 14)  # of 12 points, but bold
-    figure = Figure((width, height + 0.3 + 0.21 * (heading.count("\n") + 1)))
-    figure.suptitle(heading, x=EDGE / width, ha="left", linespacing=1.3, wrap=True)
+    heading = wrap(title, width - 2 * EDGE, 14, lines=3)  # of 12 points, but bold
+    pads = {"w_pad": EDGE, "h_pad": 0.12, "wspace": 0.02, "hspace": 0.02}
+    figure = Figure(
+        (width, height + 0.3 + 0.21 * (heading.count("\n") + 1)),
+        dpi=DPI,
+        facecolor=COLOURS["card"],
+        edgecolor=COLOURS["card"],
+        linewidth=0,
+        subplotpars=SubplotParams(0.125, 0.11, 0.9, 0.88, 0.2, 0.2),
+        layout=ConstrainedLayoutEngine(compress=False, **pads),
+    )
+    figure.suptitle(
+        heading,
+        x=EDGE / width,
+        ha="left",
+        linespacing=1.3,
+        size=12,
+        weight="bold",
+        color=COLOURS["ink"],
+    )
     return figure
+
+
+def add_axes(card: Any, **limits: Any) -> Axes:
+    """Add axes to a card in the kit's look; `limits` and the like are `Axes.set`'s."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes = card.add_subplot(facecolor="none")
+    axes.set_axisbelow(True)
+    axes.grid(visible=False, which="both")
+    for side, spine in axes.spines.items():
+        spine.set(visible=side == "bottom", color=COLOURS["ink"], linewidth=0.8)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10]))
+        axis.set_label_text("", **MUTED)
+        axis.labelpad = 4.0
+    ticks = {"direction": "out", "width": 0.8, "pad": 3.5, "color": COLOURS["ink"]}
+    labels = {"labelsize": 10, "labelcolor": COLOURS["muted"], "labelfontfamily": FONT}
+    axes.tick_params(which="both", **ticks, **labels, labelrotation=0)
+    axes.tick_params("x", length=3.5, bottom=True, top=False)
+    axes.tick_params("x", labelbottom=True, labeltop=False)
+    axes.tick_params("y", length=0, left=True, right=False)
+    axes.tick_params("y", labelleft=True, labelright=False)
+    axes.set(**limits)
+    return axes
+
+
+def draw_grid(axes: Axes, axis: str) -> None:
+    """Draw pale lines across the axes at the ticks of one axis."""
+    look = {"color": COLOURS["grid"], "linewidth": 0.8, "linestyle": "-", "alpha": 1.0}
+    axes.grid(visible=True, axis=axis, which="major", **look)
+    axes.minorticks_off()
+
+
+def settle(figure: Figure) -> None:
+    """Give all texts the kit's font, and all hatches its lines.
+
+    A reader's settings may ask for another font or weight, or for TeX: here texts mean
+    what they say, "$5" is a price.
+    """
+    from matplotlib.text import Text
+
+    title = figure._suptitle  # type: ignore[attr-defined]
+    for text in figure.findobj(Text):
+        text.set(family=FONT, style="normal", variant="normal", stretch="normal")
+        text.set(weight="bold" if text is title else "normal")
+        text.set(parse_math=False, usetex=False)
+    # Bands can be told so since matplotlib 3.11, and keys in a legend are copies.
+    for artist in figure.findobj(lambda artist: hasattr(artist, "set_hatch_linewidth")):
+        artist.set_hatch_linewidth(1.0)  # type: ignore[attr-defined]
 
 
 def paint(patch: Any, phase: str) -> None:
@@ -121,6 +186,7 @@ def write_on(axes: Axes, phase: str, text: str, place: tuple[float, float]) -> N
     """Write in the middle of a block; behind the words its hatch is left out."""
     fill, colour, _ = PHASE_LOOKS[phase]
     box = {"facecolor": fill, "edgecolor": "none", "pad": 1.5}
+    box["linewidth"] = 0
     look = {"ha": "center", "va": "center", "bbox": box, "size": 9.5}
     axes.text(*place, text, color=colour, **look)
 
@@ -130,14 +196,14 @@ def measure(text: str, size: float = 10) -> float:
     return max(map(len, text.split("\n"))) * 0.56 * size / 72
 
 
-def wrap(text: str, inches: float, size: float = 10) -> str:
-    """Break a text into two lines about as wide as this at most, or cut it.
+def wrap(text: str, inches: float, size: float = 10, lines: int = 6) -> str:
+    """Break a text into lines about as wide as this; what needs more lines is cut.
 
     >>> wrap("amd-epyc-2-cores-avx512 of today", 1.5)
     'amd-epyc-2-cores-\\navx512 of today'
     """
     letters = max(6, int(inches / measure("x", size)))
-    return textwrap.fill(text, letters, max_lines=2, placeholder="…")
+    return textwrap.fill(text, letters, max_lines=lines, placeholder="…")
 
 
 def is_known(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,10 +97,16 @@ class Comparison:
         return finding.find_best(self.ratios, self.of, self.within)
 
     def _shorten_baseline(self, label: str) -> str:
-        """Return the baseline's label, without a knob's name that was just said."""
-        knob, equals, value = self.labels[0].partition("=")
-        is_same_knob = label.startswith(f"{knob}=") and ", " not in label
-        return value if equals and is_same_knob else self.labels[0]
+        """Return the baseline's label; of one changed knob, only the baseline's value.
+
+        It has other values, too, where each challenger changes one knob only.
+        """
+        knob, equals, _ = label.partition("=")
+        if not equals or ", " in label:
+            return self.labels[0]
+        value = rf"(?:^|, ){re.escape(knob)}=(.*?)(?=, \w+=|$)"
+        found = re.search(value, self.labels[0])
+        return found[1] if found else self.labels[0]
 
     # The table
 
@@ -121,16 +128,15 @@ class Comparison:
             return base * ratio.value, base * ratio.low, base * ratio.high
         return base + ratio.value, base + ratio.low, base + ratio.high
 
+    def show(self, trial: Trial) -> Quantity:
+        """Return the quantity of a trial, with its interval, in its unit."""
+        return self._show(trial, read_unit(self.unit))
+
     def _show(self, trial: Trial, unit: Unit) -> Quantity:
-        """Return the quantity of a trial in a unit."""
-        value, low, high = self.quantity(trial)
         if self.of != SPEED:
-            return value, low, high
-        if unit.is_of_steps:
-            items_per_step = trial.items_per_second * trial.step_seconds
-            value, low, high = (x / items_per_step for x in (value, low, high))
-        value, low, high = map(unit.convert, (value, low, high))
-        return (value, high, low) if unit.is_time else (value, low, high)
+            return self.quantity(trial)
+        items_per_step = trial.items_per_second * trial.step_seconds
+        return unit.show(self.quantity(trial), items_per_step)
 
     def _unit_name(self, unit: Unit) -> str:
         return unit.text if self.of == SPEED else unit_of(self.of)

@@ -22,7 +22,7 @@ from kit.measuring.request import (
     check_places,
     check_several,
     make_variant,
-    plan_variants,
+    plan_choices,
     resolve_all,
 )
 from kit.measuring.rounds import (
@@ -31,6 +31,7 @@ from kit.measuring.rounds import (
     compare_memory,
     compare_rates,
     longest_warm_up,
+    measure_memory,
 )
 from kit.measuring.run import Driver, drive
 from kit.measuring.variant import Place, Variant, make_trial
@@ -78,11 +79,21 @@ def measure(
 
 
 def measure_watched(
-    variant: Variant, progress: Progress, seconds: float | None, repeats: int
+    variant: Variant,
+    progress: Progress,
+    seconds: float | None,
+    repeats: int,
+    of: str = SPEED,
 ) -> Trial:
-    """Measure what `measure` was asked for, while somebody watches the progress."""
+    """Measure what `measure` was asked for, while somebody watches the progress.
+
+    Where it is watched for its memory, the first start, which loads libraries, is no
+    run that counts.
+    """
     with _noting_end([variant], progress), take_turn(progress), _noting_load([variant]):
-        if seconds is None:
+        if of == MEMORY and seconds is not None:
+            measure_memory(variant, progress, seconds)
+        elif seconds is None:
             _run_to_end_repeatedly(variant, progress, repeats)
         else:
             _run_for_a_time(variant, progress, seconds)
@@ -226,8 +237,8 @@ def compare(
         request.check()
         places = check_places(on)
         experiments = resolve_all(experiment)
-        makers = plan_variants(experiments, places, choices)
-        variants = [make() for make in makers]
+        planned = plan_choices(experiments, places, choices)
+        variants = [choice.make() for choice in planned]
         check_several(variants)
     names = " · ".join(variant.label for variant in variants)
     with Progress(f"comparing {names}"[:100]) as progress:

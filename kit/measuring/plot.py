@@ -24,7 +24,8 @@ class Point:
     """What a plot shows of one choice: its quantity with both ends of its interval.
 
     The knobs are those of the experiment, and its name as `experiment`. The quantity is
-    nan where only a prediction is drawn; `origin` says where it was measured elsewhere.
+    nan where only a prediction is drawn; `origin` says where it was measured elsewhere,
+    and stands beside a point with the same label.
     """
 
     label: str
@@ -51,36 +52,53 @@ def plot_points(
         logx = figures.is_wide([p.knobs[x] for p in points if p.knobs[x] > 0])
         look = {"title": title, "xlabel": x, "ylabel": unit, "width": width}
         return figures.draw_lines(_make_lines(points, x), logx=logx, **look)
+    here = [point for point in points if not point.origin]
+    recorded: dict[str, list[figures.Row]] = {}
+    for point in points:
+        if point.origin:
+            row = (point.label, *point.quantity)
+            recorded.setdefault(point.origin, []).append(row)
     return figures.draw_bars(
-        [", ".join(filter(None, (p.label, p.origin))) for p in points],
-        *zip(*(point.quantity for point in points), strict=True),
+        [point.label for point in here],
+        *zip(*(point.quantity for point in here), strict=True),
         title=title,
         unit=unit,
         baseline=baseline,
-        recorded=[n for n, point in enumerate(points) if point.origin],
-        predicted=[point.predicted for point in points],
+        recorded=recorded,
+        predicted=[point.predicted for point in here],
         width=width,
     )
 
 
-def _find_told(points: Sequence[Point], x: str) -> list[str]:
+def _find_differing(points: Sequence[Point], x: str) -> list[str]:
     """Return the knobs but `x` in which points of one experiment differ."""
-    names, told = {point.knobs["experiment"] for point in points}, []
+    names = {point.knobs["experiment"] for point in points}
+    differing = ["experiment"] if len(names) > 1 else []
     for knob in dict.fromkeys(knob for point in points for knob in point.knobs):
-        of = {(p.knobs["experiment"], repr(p.knobs.get(knob))) for p in points}
-        if len(of) > len(names) and knob != x:
-            told.append(knob)
-    return ["experiment"] * (len(names) > 1) + told
+        values = {(p.knobs["experiment"], repr(p.knobs.get(knob))) for p in points}
+        if len(values) > len(names) and knob != x:
+            differing.append(knob)
+    return differing
+
+
+def _name_line(point: Point, differing: Sequence[str]) -> str:
+    words = []
+    for knob in differing:
+        value = point.knobs.get(knob)
+        if knob == "experiment":
+            words.append(str(value))
+        else:
+            words.append(f"{knob}={figures.format_value(value)}")
+    return ", ".join(words)
 
 
 def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
     """Return a line over `x` for each choice of the others, and its prediction."""
     groups: dict[tuple[str, str], list[Point]] = {}
-    told = _find_told(points, x)
+    differing = _find_differing(points, x)
     for point in sorted(points, key=lambda point: point.knobs[x]):
-        words = [f"{k}={figures.format_value(point.knobs.get(k))}" for k in told]
-        words[:1] = [point.knobs["experiment"]] if "experiment" in told else words[:1]
-        groups.setdefault((", ".join(words), point.origin), []).append(point)
+        key = _name_line(point, differing), point.origin
+        groups.setdefault(key, []).append(point)
     lines: dict[str, figures.Series] = {}
     predicted: dict[str, figures.Series] = {}
     for (name, origin), group in groups.items():
@@ -92,8 +110,8 @@ def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
             lines[shown] = (xs, middles, lows, highs, kind)
         heights = [point.predicted for point in group]
         if not all(map(math.isnan, heights)):
-            said = ", ".join(filter(None, ("predicted", name)))
-            predicted[said] = (xs, heights, None, None, "predicted")
+            label = ", ".join(filter(None, ("predicted", name)))
+            predicted[label] = (xs, heights, None, None, "predicted")
     if len({repr(heights) for _, heights, *_ in predicted.values()}) == 1:
         predicted = {"predicted": next(iter(predicted.values()))}  # of all alike
     return lines | predicted
@@ -109,20 +127,21 @@ def predict_points(
     """
     if predict is None:
         return [math.nan] * len(points)
-    found: list[float] = []
+    predicted: list[float] = []
     for point in points:
         try:
             names = inspect.signature(predict).parameters
             known = {k: v for k, v in point.items() if k in names}
-            found.append(float(predict(**known)))
+            predicted.append(float(predict(**known)))
         except Exception as error:
-            found.append(math.nan)
-            is_lost = len(found) == len(points) and all(map(math.isnan, found))
-            if not isinstance(error, LookupError) or is_lost:
+            predicted.append(math.nan)
+            is_complete = len(predicted) == len(points)
+            knows_none = is_complete and all(map(math.isnan, predicted))
+            if not isinstance(error, LookupError) or knows_none:
                 raise ExperimentError(
                     f"{describe('predict', point)} failed: {type(error).__name__}: "
                     f"{error}\nPass a function of choices, named as they are, such as "
                     "predict=lambda batch_size: 1000 / batch_size; it returns a "
                     "number, or nan where it knows none."
                 ) from error
-    return found
+    return predicted

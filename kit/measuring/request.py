@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
@@ -181,30 +180,116 @@ def list_choices(
     return lists
 
 
-def plan_variants(
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One combination of what can be chosen: an experiment, a place, a value per knob.
+
+    `numbers` says which one of each list it is, and `words` how that is written.
+    """
+
+    experiment: Experiment
+    place: Place | None
+    knobs: Mapping[str, object]
+    numbers: Mapping[str, int]
+    words: Mapping[str, str]
+    is_inner: bool
+
+    def name(self, lists: Collection[str] | None = None) -> str:
+        """Return its label, of all lists or only of these."""
+        parts = [
+            text if name == EXPERIMENT else f"{name}={text}"
+            for name, text in self.words.items()
+            if lists is None or name in lists
+        ]
+        return ", ".join(parts) or self.experiment.name
+
+    def make(self, label: str = "") -> Variant:
+        """Make a variant of it, each time anew."""
+        label = label or self.name()
+        return make_variant(
+            self.experiment, self.knobs, self.place, label, self.is_inner
+        )
+
+
+def plan_choices(
     experiments: Sequence[Experiment],
     places: Sequence[Place | None],
     choices: Mapping[str, object],
-) -> list[Callable[[], Variant]]:
-    """Return what makes a variant of each combination: the baseline first.
-
-    Each call makes one anew; the combinations are in the order of `list_choices`.
-    """
+) -> list[Choice]:
+    """Return each combination, the baseline first, in the order of `list_choices`."""
     lists = list_choices(experiments, places, choices)
     names = {knob: name_choices(values) for knob, values in lists.items()}
     knobs = [knob for knob in lists if knob in choices]
-    plans: list[Callable[[], Variant]] = []
-    for chosen, at in itertools.product(experiments, range(len(places))):
-        for numbers in itertools.product(*(range(len(lists[k])) for k in knobs)):
-            own = dict(zip(knobs, numbers, strict=True))
-            bound = chosen.bind({**choices, **{k: lists[k][n] for k, n in own.items()}})
-            words = [chosen.name] if len(experiments) > 1 else []
-            words += [f"{RANKS}={names[RANKS][at]}"] if len(places) > 1 else []
-            words += [f"{knob}={names[knob][n]}" for knob, n in own.items()]
-            label = ", ".join(words) or chosen.name
-            inner = any(0 < n < len(lists[knob]) - 1 for knob, n in own.items())
-            plans.append(partial(make_variant, chosen, bound, places[at], label, inner))
-    return plans
+    planned = []
+    for (which, experiment), (where, place) in itertools.product(
+        enumerate(experiments), enumerate(places)
+    ):
+        for chosen in itertools.product(*(range(len(lists[k])) for k in knobs)):
+            numbers = dict(zip(knobs, chosen, strict=True))
+            values = {knob: lists[knob][number] for knob, number in numbers.items()}
+            bound = experiment.bind({**choices, **values})
+            is_inner = any(0 < n < len(lists[k]) - 1 for k, n in numbers.items())
+            every = {EXPERIMENT: which, RANKS: where, **numbers}
+            every = {name: every[name] for name in lists}
+            words = {name: names[name][number] for name, number in every.items()}
+            words |= {EXPERIMENT: experiment.name} if EXPERIMENT in lists else {}
+            planned.append(Choice(experiment, place, bound, every, words, is_inner))
+    return planned
+
+
+def choose_few(choices: Sequence[Choice], most: int) -> list[Choice]:
+    """Return all choices, or of many the baseline and changes of one knob at a time.
+
+    Each knob's first change comes before any knob's second one; what is chosen is in
+    the order of the signature.
+    """
+    if len(choices) <= most:
+        return list(choices)
+    baseline = choices[0]
+    order = [EXPERIMENT, RANKS, *baseline.knobs]
+    changes: dict[str, list[Choice]] = {name: [] for name in order}
+    for choice in choices[1:]:
+        changed = list_changes(choice, baseline)
+        if len(changed) == 1:
+            changes[changed[0]].append(choice)
+    deepest = max(len(each) for each in changes.values())
+    ranked = [
+        each[depth]
+        for depth in range(deepest)
+        for each in changes.values()
+        if depth < len(each)
+    ]
+    kept = set(ranked[: most - 1])
+    in_order = [choice for each in changes.values() for choice in each]
+    return [baseline, *(choice for choice in in_order if choice in kept)]
+
+
+def list_changes(choice: Choice, other: Choice) -> list[str]:
+    """Return the names of the lists in which two choices differ."""
+    return [name for name, n in choice.numbers.items() if n != other.numbers[name]]
+
+
+def find_differing(choices: Sequence[Choice]) -> set[str]:
+    """Return the names of the lists in which these choices differ."""
+    first, *others = choices
+    return {name for choice in others for name in list_changes(choice, first)}
+
+
+def label_choices(choices: Sequence[Choice]) -> list[str]:
+    """Return labels that name only what differs among these choices.
+
+    Where each differs from the first in one list only, it is named by that one.
+    """
+    baseline, *others = choices
+    changes = [list_changes(choice, baseline) for choice in others]
+    differing = find_differing(choices)
+    is_one_each = len(differing) > 1 and all(len(changed) == 1 for changed in changes)
+    if not differing:
+        return [choice.name() for choice in choices]
+    labels = [baseline.name(differing)]
+    for choice, changed in zip(others, changes, strict=True):
+        labels.append(choice.name(changed if is_one_each else differing))
+    return labels
 
 
 def check_several(variants: Sequence[Variant]) -> None:

@@ -208,14 +208,26 @@ def compare_memory(
 ) -> None:
     """Compare what starts and warm-ups add; first ones load libraries."""
     for variant in variants:
-        with drive(variant, FIRST, progress) as driver:
-            driver.open(watch_memory=True)
-            driver.warm_up(longest_warm_up(seconds))
+        _watch_start(variant, FIRST, progress, seconds)
     rounds = 2 if is_quick() else _MEMORY_ROUNDS
     for variant, number, _ in _alternate_starts(variants, progress, rounds):
-        with drive(variant, number, progress) as driver:
-            driver.open(watch_memory=True)
-            driver.warm_up(longest_warm_up(seconds))
+        _watch_start(variant, number, progress, seconds)
+
+
+def measure_memory(variant: Variant, progress: Progress, seconds: float) -> None:
+    """Measure what a start and its warm-up add; the first one loads libraries."""
+    rounds = 1 if is_quick() else _MEMORY_ROUNDS
+    for number in (FIRST, *range(rounds)):
+        progress.begin(max(0, number), rounds)
+        _watch_start(variant, number, progress, seconds)
+
+
+def _watch_start(
+    variant: Variant, number: int, progress: Progress, seconds: float
+) -> None:
+    with drive(variant, number, progress) as driver:
+        driver.open(watch_memory=True)
+        driver.warm_up(longest_warm_up(seconds))
 
 
 def _alternate_starts(

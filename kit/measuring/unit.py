@@ -30,6 +30,15 @@ class Unit:
         """Return a rate in this unit; it is a rate of steps where `is_of_steps`."""
         return self.factor / rate if self.is_time else self.factor * rate
 
+    def show(
+        self, rates: tuple[float, float, float], items_per_step: float
+    ) -> tuple[float, float, float]:
+        """Return items per second with the ends of their interval in this unit."""
+        if self.is_of_steps:
+            rates = tuple(rate / items_per_step for rate in rates)  # type: ignore[assignment]
+        value, low, high = map(self.convert, rates)
+        return (value, high, low) if self.is_time else (value, low, high)
+
 
 def read_unit(text: str | None) -> Unit:
     """Return the unit that a text names; raises ExperimentError for what is none.

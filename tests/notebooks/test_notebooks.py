@@ -282,7 +282,7 @@ def replayed(tmp_path, monkeypatch):
     for module in (measurement, panel, tuning):
         for name in ("compare_watched", "measure_watched"):
             monkeypatch.setattr(module, name, getattr(measurement, name), raising=False)
-    monkeypatch.setattr(recording, "this_machine", recording.this_machine)
+    monkeypatch.setattr(panel, "this_machine", panel.this_machine)
     return_recorded(tmp_path / "a.json")
 
 

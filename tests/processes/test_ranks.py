@@ -215,11 +215,11 @@ def test_whole_runs_have_equal_seeds_and_leave_what_the_reader_had(ranks, capsys
 
 
 def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, quick, tmp_path):
-    figure = kit.timeline(faults.train_in_parallel, on=ranks, steps=2)
+    recorded = kit.timeline(faults.train_in_parallel, on=ranks, steps=2)
     for rank in range(2):
         both = f"rank {rank}: main thread and rank {rank}: exchange are busy at once"
-        assert both in figure.alt
-    events = json.loads(figure.save_trace(tmp_path / "trace.json").read_bytes())
+        assert both in repr(recorded)
+    events = json.loads(recorded.save(tmp_path / "trace.json").read_bytes())
     exchanged = [e for e in events["traceEvents"] if e.get("name") == "gloo:all_reduce"]
     assert {event["pid"] for event in exchanged} == {*ranks.run(os.getpid)}
 
