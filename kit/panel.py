@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import html
-import math
 import os
 import sys
 import threading
@@ -17,30 +16,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kit import figures, system
+from kit import system
 from kit.cells import computing_as_cells
 from kit.errors import ExperimentError, naming
-from kit.figures import format_number, format_value
-from kit.machine import this_machine
+from kit.figures import format_value
 from kit.measuring import request as choices
 from kit.measuring.comparison import Comparison
 from kit.measuring.measurement import compare_watched, measure_watched
-from kit.measuring.plot import Point, Quantity, plot_points, predict_points
-from kit.measuring.quantity import MEMORY, SPEED, quantity_of, unit_of
+from kit.measuring.plot import predict_points
+from kit.measuring.quantity import SPEED
 from kit.measuring.request import (
     Choice,
     Request,
     check_places,
     find,
-    find_differing,
     label_choices,
 )
-from kit.measuring.unit import read_unit
 from kit.measuring.variant import Place
 from kit.mode import is_quick, is_static
 from kit.progress import Progress
-from kit.recording import RecordedChoices, find_recorded
+from kit.recording import find_recorded
 from kit.records import Trial
+from kit.results import Results
 
 if TYPE_CHECKING:
     from kit.widgets import Widgets
@@ -51,15 +48,8 @@ Model = Callable[..., float]
 _SECONDS_PER_CHALLENGER = 2.0
 #: A picture of nothing measured yet, and the one that a notebook stores, have so many.
 _FEW = 6
-_MOST_LINES, _MOST_BARS, _MOST_ROWS = 6, 12, 10
-_WIDTH = 5.6  # inches: beside the controls, in a window of 900 pixels
 #: A step that has not ended so long after Stop may never end.
 _LATE_SECONDS, _SECONDS_BETWEEN_LOOKS = 2.0, 0.2
-_UNKNOWN: Quantity = (math.nan,) * 3
-_ONE_AFTER_ANOTHER = (
-    "<p>Measured one after another, so a small difference may be the machine's: "
-    "Run all compares in rounds.</p>"
-)
 
 
 class Panel:
@@ -83,21 +73,24 @@ class Panel:
         self._choices = choices.plan_choices(experiments, places, given)
         self._few = choices.choose_few(self._choices, _FEW)
         variants = {choice: choice.make() for choice in self._choices}
-        self._knobs = {
+        knobs = {
             choice: {choices.EXPERIMENT: choice.experiment.name, **variant.knobs}
             for choice, variant in variants.items()
         }
-        predicted = predict_points(predict, [*self._knobs.values()])
-        self._predicted = dict(zip(self._choices, predicted, strict=True))
-        self._recorded = find_recorded([variants[choice] for choice in self._few])
+        self._results = Results(
+            self._lists,
+            self._few,
+            knobs,
+            dict(zip(knobs, predict_points(predict, [*knobs.values()]), strict=True)),
+            find_recorded([variants[choice] for choice in self._few]),
+            request,
+        )
         # Where the controls stand first.
         defaults = experiments[0].defaults
         self._start = {
             name: find(values, defaults.get(name)) or 0
             for name, values in self._lists.items()
         }
-        ordered = [name for name, values in self._lists.items() if _is_ordered(values)]
-        self._x = ordered[0] if ordered else None
         titles = dict.fromkeys(experiment.title for experiment in experiments)
         self._heading = " · ".join(titles).rstrip(".")
         self.progress: Progress | None = None
@@ -107,12 +100,14 @@ class Panel:
 
     def clear(self) -> None:
         """Forget what was measured."""
-        self.trials: list[Trial] = []
-        self._measured: dict[Choice, Quantity] = {}
-        self._rows: list[tuple[str, ...]] = []
-        self._compared: Comparison | None = None
+        self._results.clear()
         self._error: Exception | None = None
         self._refresh()
+
+    @property
+    def trials(self) -> list[Trial]:
+        """What was measured since the last `clear()`."""
+        return self._results.trials
 
     def run(self, **knobs: object) -> Trial:
         """Measure one choice and return its trial; what is left out stays at its start.
@@ -139,8 +134,8 @@ class Panel:
         """
         choices.check_several([choice.make() for choice in self._choices])
         self._follow(self._choices, _Run(self))
-        assert self._compared is not None
-        return self._compared
+        assert self._results.compared is not None
+        return self._results.compared
 
     def stop(self) -> None:
         """Stop the run after its current step; what was measured is kept.
@@ -198,11 +193,8 @@ class Panel:
                 else:
                     self._compare(chosen, progress)
         except Exception as error:
-            self._compared, self._error = None, error
-            for choice in chosen:
-                self._measured.pop(choice, None)
-            line = _describe(error).partition("\n")[0]
-            self._note(chosen[0] if len(chosen) == 1 else None, _UNKNOWN, line)
+            self._error = error
+            self._results.drop(chosen, _describe(error).partition("\n")[0])
             raise
         finally:
             self.progress = None
@@ -214,8 +206,8 @@ class Panel:
         trial = measure_watched(
             choice.make(), progress, request.seconds, repeats, request.of
         )
-        self._compared, self._error = None, None
-        self._keep(choice, trial, self._show(trial), "")
+        self._error = None
+        self._results.keep(choice, trial)
 
     def _compare(self, chosen: Sequence[Choice], progress: _Run) -> None:
         labels = label_choices(chosen)
@@ -226,11 +218,8 @@ class Panel:
         seconds = self._count_seconds(len(chosen))
         request = replace(self._request, seconds=seconds)
         made = compare_watched(variants, progress, request)
-        self._compared, self._error = made, None
-        for choice, label, trial in zip(chosen, labels, made.trials, strict=True):
-            ratio = made.ratios.get(label)
-            remark = f"{ratio} {ratio.verdict}" if ratio else "baseline"
-            self._keep(choice, trial, made.show(trial), remark)
+        self._error = None
+        self._results.keep_comparison(chosen, made)
 
     def _count_seconds(self, count: int) -> float | None:
         """Return how long comparing so many takes; unknown for complete runs."""
@@ -239,181 +228,12 @@ class Panel:
         each = max(self._request.seconds, 1.0) * _SECONDS_PER_CHALLENGER
         return each * max(1, count - 1)
 
-    def _show(self, trial: Trial) -> Quantity:
-        """Return a trial's quantity with its range in the panel's unit."""
-        value = quantity_of(trial, self._request.of)
-        if self._request.of != SPEED:
-            return value
-        items_per_step = trial.items_per_second * trial.step_seconds
-        return read_unit(self._request.unit).show(value, items_per_step)
-
-    @property
-    def _unit(self) -> str:
-        return self._request.unit or unit_of(self._request.of)
-
-    def _keep(self, choice: Choice, trial: Trial, value: Quantity, remark: str) -> None:
-        self.trials.append(trial)
-        if trial.block_seconds:
-            self._measured.pop(choice, None)  # the newest comes last
-            self._measured[choice] = value
-        odd = trial.outcome if trial.outcome != "finished" else ""
-        self._note(choice, value, ", ".join(filter(None, (remark, odd))))
-
-    def _note(self, choice: Choice | None, value: Quantity, remark: str) -> None:
-        """Add a row to the list of what was measured, of one choice or of all."""
-        names = [choice.words[name] if choice else "all" for name in self._lists]
-        middle, low, high = ("–" if v != v else format_number(v) for v in value)
-        interval = "" if math.isnan(value[1]) else f"[{low}, {high}]"
-        self._rows.append((f"{len(self._rows) + 1}", *names, middle, interval, remark))
-
-    # What came of it
-
-    def report(self) -> tuple[str, str, str]:
-        """Return picture, words and error as HTML, for all who show them."""
-        rows, words = self._rows, ""
-        if self._compared is not None:
-            words = self._compared._repr_html_()
-            rows = rows[: -len(self._compared.trials)]
-        elif len(self._measured) > 1:
-            words = _ONE_AFTER_ANOTHER
-        if rows:
-            heads = ("", *self._lists, self._unit, "interval or range", "")
-            title = f"Measured so far, {len(rows)} in all, the newest first"
-            newest = rows[: -_MOST_ROWS - 1 : -1]
-            words += figures.html_table(heads, newest, title=title)
-        picture = self._draw(self._measured, self._find_title())
-        return picture, words, _write_error(self._error)
-
-    def _find_title(self) -> str:
-        """Return what the picture shows as a sentence with its figures."""
-        if self._compared is not None:
-            return self._compared.headline()
-        if self._measured:
-            values = {each: value for each, (value, *_) in self._measured.items()}
-            return self._write_span(values)
-        for machine in self._recorded:
-            if machine.comparison is not None:
-                return f"Recorded on {machine.origin}: {machine.comparison.headline()}"
-        for machine in self._recorded:
-            values = {
-                self._few[number]: self._show(trial)[0]
-                for number, trial in machine.trials.items()
-            }
-            return f"Recorded on {machine.origin}: {self._write_span(values)}"
-        values = {choice: self._predicted[choice] for choice in self._few}
-        return f"Predicted: {self._write_span(values)}"
-
-    def _write_span(self, values: Mapping[Choice, float]) -> str:
-        """Say from where to where values go, and nothing of who is best."""
-        known = {each: value for each, value in values.items() if not math.isnan(value)}
-        if not known:
-            return "nothing was measured"
-        labels = self._label(list(known))
-        low = min(known, key=lambda choice: known[choice])
-        high = max(known, key=lambda choice: known[choice])
-        if len(known) == 1:
-            return f"{labels[low]}: {self._write(known[low])}"
-        return (
-            f"from {format_number(known[low])} with {labels[low]} to "
-            f"{self._write(known[high])} with {labels[high]}"
-        )
-
-    def _label(self, shown: Sequence[Choice]) -> dict[Choice, str]:
-        """Return labels: changes where they are compared, else all that differs."""
-        if set(shown) == set(self._few) or self._compared is not None:
-            return dict(zip(shown, label_choices(shown), strict=True))
-        differing = find_differing(shown)
-        return {choice: choice.name(differing or None) for choice in shown}
-
-    def _write(self, value: float) -> str:
-        if self._request.of == MEMORY:
-            return f"{figures.format_bytes(value)} of peak memory"
-        return f"{format_number(value)} {self._unit}"
-
-    def draw_partial(
-        self, chosen: Sequence[Choice], trials: Mapping[str, Trial]
-    ) -> str:
-        """Return a picture of a comparison's results so far, by label."""
-        by_label = dict(zip(label_choices(chosen), chosen, strict=True))
-        values = {by_label[k]: self._show(trial) for k, trial in trials.items()}
-        return self._draw(values, f"So far, of {len(chosen)} choices")
-
-    def _draw(self, measured: Mapping[Choice, Quantity], title: str) -> str:
-        """Return lines over ordered numbers, with all that is predicted, or bars.
-
-        Before anything is measured, it is a picture of what a notebook stores.
-        """
-        shown = list(measured)[-_MOST_BARS:] or self._few
-        x = self._x if self._are_lines(shown) else None
-        if x is not None:
-            lines = {_find_line(choice, x) for choice in shown}
-            shown = [each for each in self._choices if _find_line(each, x) in lines]
-        elif set(shown) == set(self._few):
-            shown = self._few
-        else:
-            shown = [choice for choice in self._choices if choice in shown]
-        is_predicted = any(not math.isnan(self._predicted[each]) for each in shown)
-        recorded = self._others() if measured else self._recorded
-        if not (measured or is_predicted or recorded):
-            return ""
-        labels = self._label(shown)
-        points = [
-            Point(
-                labels[choice],
-                self._knobs[choice],
-                measured.get(choice, _UNKNOWN),
-                self._predicted[choice],
-            )
-            for choice in shown
-        ]
-        for machine in recorded:
-            points += self._list_recorded(machine, labels)
-        baseline = None
-        if self._compared is not None and shown[0] is self._choices[0]:
-            baseline = 0
-        figure = plot_points(
-            points, title, self._unit, x, baseline=baseline, width=_WIDTH
-        )
-        return figures.to_html(figure, figures.show(figure).alt)
-
-    def _are_lines(self, shown: Sequence[Choice]) -> bool:
-        """Return whether these are few enough lines over ordered numbers.
-
-        Changes of one knob at a time are no lines: they have few points each.
-        """
-        if self._x is None:
-            return False
-        is_few = set(shown) == set(self._few)
-        is_slice = is_few and len(self._few) < len(self._choices)
-        lines = {_find_line(choice, self._x) for choice in shown}
-        is_predicted = any(not math.isnan(value) for value in self._predicted.values())
-        count = len(lines) * (2 if is_predicted else 1)
-        return not is_slice and count <= _MOST_LINES
-
-    def _others(self) -> list[RecordedChoices]:
-        """Return what other machines have recorded."""
-        here = this_machine().name
-        return [each for each in self._recorded if each.machine != here]
-
-    def _list_recorded(
-        self, machine: RecordedChoices, labels: Mapping[Choice, str]
-    ) -> list[Point]:
-        """Return what a machine recorded of the choices that are shown."""
-        points = []
-        for number, trial in machine.trials.items():
-            choice = self._few[number]
-            if choice in labels:
-                value = self._show(trial)
-                if machine.comparison is not None:
-                    unit = self._request.unit
-                    value = replace(machine.comparison, unit=unit).show(trial)
-                knobs = self._knobs[choice]
-                points.append(
-                    Point(labels[choice], knobs, value, origin=machine.origin)
-                )
-        return points
-
     # How it is shown
+
+    def _report(self) -> tuple[str, str, str]:
+        """Return picture, words and error as HTML."""
+        results = self._results
+        return results.draw(), results.write(), _write_error(self._error)
 
     def _refresh(self) -> None:
         """Let those buttons be pressed that can do something; show what came of it.
@@ -429,7 +249,7 @@ class Panel:
         shown.buttons["run-all"].disabled |= not several
         if self.progress is not None:
             return
-        picture, words, error = self.report()
+        picture, words, error = self._report()
         self._show_picture(picture)
         shown.words.value, shown.bar.value = words, 0
         ready = "Ready."
@@ -464,7 +284,7 @@ class Panel:
     ) -> None:
         """Draw what was measured so far, if the panel is shown."""
         if self._widgets is not None:
-            self._show_picture(self.draw_partial(chosen, find()))
+            self._show_picture(self._results.draw_partial(chosen, find()))
 
     def __repr__(self) -> str:
         names = dict.fromkeys(choice.experiment.name for choice in self._choices)
@@ -478,7 +298,7 @@ class Panel:
             # what the notebook keeps is a picture and a table.
             if not self.trials:
                 self._follow(self._few, _Run(self))
-            page = "".join(self.report())
+            page = "".join(self._report())
             display({"text/plain": repr(self), "text/html": page}, raw=True)
             return
         if self._widgets is None:
@@ -546,18 +366,6 @@ class _Run(Progress):
     def notice_cell(self, _: Any) -> None:
         """Note that a cell begins meanwhile."""
         self.disturbed = True
-
-
-def _is_ordered(values: Sequence[Any]) -> bool:
-    """Return whether these are three numbers or more, in order."""
-    if len(values) < 3 or any(type(value) not in (int, float) for value in values):
-        return False
-    return values in (sorted(values), sorted(values, reverse=True))
-
-
-def _find_line(choice: Choice, x: str) -> tuple[tuple[str, int], ...]:
-    """Return what all choices of one line over `x` have in common."""
-    return tuple((name, n) for name, n in choice.numbers.items() if name != x)
 
 
 def _write_choice(value: object) -> str:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import math
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,14 +185,17 @@ def read(path: str | os.PathLike[str]) -> Recording:
 
 
 def _read_recording(
-    path: Path, experiments: Collection[str] | None = None
+    path: Path, is_wanted: Callable[[Mapping[str, Any]], bool] | None = None
 ) -> Recording:
-    """Read a recording, or of it only what was measured of some experiments."""
-    content = _read_content(path)
+    """Read a recording, or of it only the trials whose rows are wanted.
+
+    A panel wants few, at once; the checksum, which takes longest, is for whole ones.
+    """
+    content = _read_content(path, is_whole=is_wanted is None)
     machines = [Machine.from_dict(row) for row in content["machines"]]
     trials: dict[int, Trial] = {}
     for number, row in enumerate(content["trials"]):
-        if experiments is None or row["experiment"] in experiments:
+        if is_wanted is None or is_wanted(row):
             trials[number] = _read_trial(row, machines)
     comparisons = []
     for row in content["comparisons"]:
@@ -201,7 +205,7 @@ def _read_recording(
     return Recording([*trials.values()], comparisons, content["claims"])
 
 
-def _read_content(path: Path) -> dict[str, Any]:
+def _read_content(path: Path, *, is_whole: bool = True) -> dict[str, Any]:
     """Return what a file holds, which is as it was written."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -212,7 +216,7 @@ def _read_content(path: Path) -> dict[str, Any]:
     elif content["format"] != FORMAT:
         said = f"its format is {content['format']!r}, and this kit reads {FORMAT}.\n"
         said += "Update the kit, which may be older than the file, or record it again."
-    elif content.get("checksum") != compute_checksum(content):
+    elif is_whole and content.get("checksum") != compute_checksum(content):
         said = f"its checksum does not match, so it was changed since.\n{_AGAIN}"
     else:
         return content
@@ -306,15 +310,24 @@ def find_recorded(variants: Sequence[Variant]) -> list[RecordedChoices]:
     recordings; of equal knobs, the latest trial. An experiment that has changed since
     has none. Files that cannot be read are left out.
     """
-    names = {variant.experiment.name for variant in variants}
-    heads = [_list_heads(variant.source) for variant in variants]
+    wanted = [
+        (variant.experiment.name, _plain(dict(variant.knobs))) for variant in variants
+    ]
+
+    def is_wanted(row: Mapping[str, Any]) -> bool:
+        return any(
+            row["experiment"] == name and knobs.items() <= row["knobs"].items()
+            for name, knobs in wanted
+        )
+
+    heads = {head for variant in variants for head in _list_heads(variant.source)}
     recordings = []
     for path in _newest(_nearest_folder(), "*"):
         with contextlib.suppress(RecordingError, OSError):
             # Most files have none of them, and to read one takes time.
             content = path.read_bytes()
-            if any(all(head in content for head in every) for every in heads):
-                recordings.append(_read_recording(path, names))
+            if all(head in content for head in heads):
+                recordings.append(_read_recording(path, is_wanted))
     machines = {t.machine.name: None for made in recordings for t in made.trials}
     chosen = [_choose_recorded(name, recordings, variants) for name in machines]
     return [each for each in chosen if each is not None]
@@ -404,6 +417,7 @@ def notebook_definitions(path: Path) -> dict[str, set[str]] | None:
     return _definitions(*(cell_source(c) for c in cells if c["cell_type"] == "code"))
 
 
+@functools.lru_cache(maxsize=64)
 def _definitions(*sources: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for source in sources:

@@ -14,6 +14,8 @@ from helpers import change_everything, reader_state, refused, wait_until
 from trials import make_machine
 
 import kit.clock
+import kit.measuring.comparison
+import kit.recording
 from kit.errors import ExperimentError
 from kit.measuring.plot import Point, plot_points
 
@@ -317,3 +319,93 @@ def test_a_notebook_keeps_a_copy_that_shows_where_there_is_no_kernel(show, monke
     assert VIEW not in page and page["text/plain"] == "Panel of nap: pause"
     assert [row[0] for row in rows_of(shown.stored)] == ["pause=1", "pause=8"]
     assert "0.125" in shown.stored and "pause=8: 125" in alt_of(shown.stored)
+
+
+def grow(*, size=1, depth=1, way="a"):
+    while True:
+        kit.clock.CLOCK.work(0.001 * size * depth)
+        yield 1
+
+
+MANY = {"way": ["a", "b"], "depth": [1, 2, 3], "size": [1, 2, 4, 8]}
+
+
+def test_a_notebook_keeps_six_choices_at_most_and_each_changes_one_knob(
+    show, monkeypatch
+):
+    monkeypatch.setenv("KIT_STATIC", "1")
+    shown = show(grow, **MANY)
+    rows = [row[0] for row in rows_of(shown.stored)]
+    base = "way='a', depth=1, size=1"
+    changes = {"size=2", "size=4", "depth=2", "depth=3", "way='b'"}
+    assert len(rows) == 6 and {*rows} == {base, *changes}
+    told = alt_of(shown.stored)
+    places = [told.rindex(f"{label}: ") for label in (base, "size=2", "size=4")]
+    places += [told.rindex(f"{label}: ") for label in ("depth=2", "depth=3", "way='b'")]
+    assert places == sorted(places), "not in the order of the signature"
+    assert "is as fast as 'a': 1 × the speed" in told, "the title is no finding"
+    assert len(shown.panel.trials) == 6
+
+
+def test_before_the_first_press_a_panel_shows_the_picture_that_was_stored(
+    show, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("KIT_STATIC", "1")
+    stored = show(grow, **MANY)
+    trials = stored.panel.trials
+    labels = [row[0] for row in rows_of(stored.stored)]
+    by_name = {label_of(trial): trial for trial in trials}
+    in_order = [by_name[label] for label in labels if label in by_name]
+    assert len(in_order) == 6
+    made = kit.measuring.comparison.Comparison(trials, [label_of(t) for t in trials])
+    kit.save(made, tmp_path / "recordings" / "04_loading__x__2025-03-04.json")
+    monkeypatch.delenv("KIT_STATIC")
+    live = show(grow, **MANY)
+    before, after = alt_of(stored.stored), live.alt
+    for label in labels:
+        assert f"{label}: " in after.partition("Recorded on")[2]
+    assert "Recorded on" in after and before.split(". ")[1] in after, "another title"
+    assert live.panel.trials == []
+
+
+def label_of(trial):
+    changed = [
+        f"{knob}={value!r}"
+        for knob, value in trial.knobs.items()
+        if value != {"size": 1, "depth": 1, "way": "a"}[knob]
+    ]
+    return changed[0] if changed else "way='a', depth=1, size=1"
+
+
+def test_a_panel_shows_rates_in_the_readers_unit(show):
+    shown = show(nap, pause=[1, 4], unit="ms per step", predict=lambda pause: pause)
+    assert "Predicted: from 1.00 with pause=1 to 4.00 ms per step" in shown.alt
+    shown.panel.run(pause=4)
+    assert "pause=4: 4.00 ms per step" in shown.alt
+    shown.run("run-all")
+    assert "Bars, ms per step" in shown.alt and "pause=4: 4.00" in shown.alt
+
+
+def test_the_memory_of_one_run_is_not_that_of_loading_libraries(show, monkeypatch):
+    monkeypatch.delenv("KIT_QUICK")
+    starts = []
+
+    def train(*, size=1):
+        starts.append(size)
+        yield from nap()
+
+    panel = kit.explore(train, of="peak_memory_bytes", seconds=0.05, size=[1, 2])
+    (first, *later) = panel.run(size=2).runs
+    assert first.round == -1 and later and len(starts) == len(later) + 1
+
+
+def test_a_panel_reads_no_recording_of_another_experiment(show, tmp_path, monkeypatch):
+    def other(*, pause=1):
+        while True:
+            kit.clock.CLOCK.work(0.001 * pause)
+            yield 1
+
+    trial = kit.measure(other, seconds=0.05)
+    kit.save(trial, tmp_path / "recordings" / "04_loading__x__2025-03-04.json")
+    monkeypatch.setattr(kit.recording, "_read_recording", None)
+    assert show(nap, **TWO).alt is None

@@ -8,6 +8,7 @@ them, and reads what a training has noted. Where namespaces are not to be had, t
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import json
 import os
@@ -24,10 +25,11 @@ from pathlib import Path
 import ipywidgets as widgets
 import psutil
 
+import kit
 from kit.figures import draw_lines, to_html
 
 #: A quick run starts two machines once, and makes a few steps.
-QUICK = "KIT_SMOKE" in os.environ
+QUICK = kit.quick
 #: How a program enters a machine: as the keeper's user, then in the machine's network.
 ENTER = "nsenter -t {0} -U -m -w --preserve-credentials"
 ENTER += " --net=/proc/{0}/root/run/netns/{1}"
@@ -107,13 +109,21 @@ class Cluster:
 
     def kill(self, machine):
         """End all that runs on a machine, as if its power went."""
-        for process in (ended := self.find(machine)):
-            process.kill()
+        ended = self.find(machine)
+        for process in ended:
+            # One that has ended by itself must not keep the others alive.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         psutil.wait_procs(ended, timeout=5)
+
+    def kill_all(self):
+        """End all that runs on either machine."""
+        self.kill(0)
+        self.kill(1)
 
     def close(self):
         """End all; without their keeper, the namespaces go as well."""
-        self.kill(0), self.kill(1)
+        self.kill_all()
         if self.keeper.poll() is None:
             self.keeper.communicate("\n")
 
@@ -147,7 +157,7 @@ class Training:
         end = time.monotonic() + seconds
         while not seen(self.read()):
             if time.monotonic() > end or all(a.poll() for a in self.agents):
-                self.cluster.kill(0), self.cluster.kill(1)
+                self.cluster.kill_all()
                 logs = [log.read_text()[-2000:] for log in self.folder.glob("*.log")]
                 raise TimeoutError("\n".join(["the training does not go on", *logs]))
             time.sleep(0.02)
@@ -169,7 +179,7 @@ class Training:
     def finish(self):
         """Wait for the last step, end all, and return what was noted."""
         self.wait_for(self.steps - 1)
-        self.cluster.kill(0), self.cluster.kill(1)
+        self.cluster.kill_all()
         return self.read()
 
 
@@ -218,7 +228,7 @@ class Buttons(widgets.VBox):
 
     def train(self):
         """Begin anew on both machines, and draw until the last step."""
-        self.cluster.kill(0), self.cluster.kill(1)
+        self.cluster.kill_all()
         self.training = Training(self.cluster, self.steps)
         threading.Thread(target=self.watch, args=[self.training], daemon=True).start()
 

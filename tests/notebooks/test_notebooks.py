@@ -13,7 +13,7 @@ from replay import find_drawn, merge, return_recorded
 from trials import make_machine, rate_trial
 
 import kit
-from kit import panel, recording, tuning
+from kit import panel, recording, results, tuning
 from kit.measuring import measurement
 from kit.measuring.comparison import Comparison
 
@@ -282,7 +282,7 @@ def replayed(tmp_path, monkeypatch):
     for module in (measurement, panel, tuning):
         for name in ("compare_watched", "measure_watched"):
             monkeypatch.setattr(module, name, getattr(measurement, name), raising=False)
-    monkeypatch.setattr(panel, "this_machine", panel.this_machine)
+    monkeypatch.setattr(results, "this_machine", results.this_machine)
     return_recorded(tmp_path / "a.json")
 
 

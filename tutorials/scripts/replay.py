@@ -15,7 +15,7 @@ from typing import Any
 
 from fingerprints import Cell, fingerprint, parse
 
-from kit import panel, tuning
+from kit import panel, results, tuning
 from kit.errors import RecordingError
 from kit.figures import format_value
 from kit.journal import write_down
@@ -61,7 +61,7 @@ def return_recorded(path: str) -> None:
     for module in (measurement, panel, tuning):
         vars(module).update(compare_watched=compare, measure_watched=measure)
     machine = ahead[0].machine if isinstance(ahead[0], Trial) else _machine_of(ahead[0])
-    vars(panel)["this_machine"] = lambda: machine
+    vars(results)["this_machine"] = lambda: machine
 
 
 def _take(ahead: deque[Trial | Comparison], what: str, kind: type) -> Any:
