@@ -168,6 +168,9 @@ class Results:
 
     def _label(self, shown: Sequence[Choice]) -> dict[Choice, str]:
         """Return labels: changes where they are compared, else all that differs."""
+        few = dict(zip(self._few, label_choices(self._few), strict=True))
+        if not self._measured and set(shown) <= set(few):
+            return {choice: few[choice] for choice in shown}
         if set(shown) == set(self._few) or self.compared is not None:
             return dict(zip(shown, label_choices(shown), strict=True))
         differing = find_differing(shown)

@@ -178,7 +178,7 @@ def test_all_words_have_room_can_be_read_and_are_told_who_cannot_see(name):
         dark, light = sorted(map(luminance, colours))
         assert (light + 0.05) / (dark + 0.05) >= 4.5, text
     shown = figure.get_suptitle()
-    assert shown and shown.count("\n") <= 2 and told in figure.alt
+    assert shown and shown.count("\n") <= 3 and told in figure.alt
     assert shown.replace("\n", " ").removesuffix("…") in figure.alt
     assert all(axes.get_xlabel() for axes in figure.axes if axes.axison)
     heading = next(t for t in find_texts(figure) if t.get_text() == shown)

@@ -86,7 +86,7 @@ def one_at_a_time(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def make_card(title: str, height: float, width: float = WIDTH) -> Figure:
-    """Make a card with a title of three lines at most; lengths are in inches.
+    """Make a card with a title of four lines at most; lengths are in inches.
 
     `height` is that of what is drawn below the title.
     """
@@ -94,7 +94,7 @@ def make_card(title: str, height: float, width: float = WIDTH) -> Figure:
     from matplotlib.gridspec import SubplotParams
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    heading = wrap(title, width - 2 * EDGE, 14, lines=3)  # of 12 points, but bold
+    heading = wrap(title, width - 2 * EDGE, 14, lines=4)  # of 12 points, but bold
     pads = {"w_pad": EDGE, "h_pad": 0.12, "wspace": 0.02, "hspace": 0.02}
     figure = Figure(
         (width, height + 0.3 + 0.21 * (heading.count("\n") + 1)),
