@@ -105,6 +105,20 @@ CATALOGUE = {
         line([*range(9, 60), 2, *range(10, 57), 4], range(100)),
         "mine: 0: 9.00; 51: 2.00; 50: 59.0; 99: 4.00.",
     ),
+    "lines, long names": (
+        lines(
+            {
+                f"how='in background', every={n}, elsewhere": columns
+                for n, columns in enumerate([CLOSE["line 0"][:4] + ("recorded",)] * 7)
+            },
+            machines={
+                f"how='in background', every={n}, elsewhere": "elsewhere"
+                for n in range(7)
+            },
+            width=5.6,
+        ),
+        "how='in background', every=6, elsewhere: 1: 5.00",
+    ),
     "steps": (
         partial(figures.draw_steps, [0.5, 0.01, 0.01], title="T"),
         "measured: 1: 500; 2: 10.0; 3: 10.0. median 10.0 ms: 1: 10.0; 3: 10.0.",

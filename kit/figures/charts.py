@@ -270,6 +270,7 @@ def draw_lines(
     xlabel: str,
     ylabel: str,
     logx: bool = False,
+    machines: Mapping[str, str] | None = None,
     width: float = style.WIDTH,
 ) -> Figure:
     """Draw named lines, each with its name at its end.
@@ -278,7 +279,8 @@ def draw_lines(
     95 % intervals, "predicted" is dashed, "recorded" has hollow markers. "predicted,
     workers=2" has the colour of "workers=2". The vertical axis begins at zero, or is
     logarithmic where values span more than ten; so is the horizontal one if `logx`, but
-    for a zero. `width` is in inches. Raises ValueError for another kind.
+    for a zero. `machines` says which recorded series a legend explains, and by which
+    machine's name. `width` is in inches. Raises ValueError for another kind.
 
     >>> series = {"here": ([1, 2], [5, 9], None, None, "measured")}
     >>> figure = draw_lines(series, title="It grows", xlabel="workers", ylabel="1/s")
@@ -287,11 +289,21 @@ def draw_lines(
     """
     lines = {name: _join(*columns) for name, (*columns, _) in series.items()}
     rows = list(itertools.chain(*lines.values()))
+    machines = machines or {}
     looks = _choose_looks(series)
-    axes = style.add_axes(style.make_card(title, 3.7, width))
+    kinds = list(dict.fromkeys(machines.values()))
+    for name, machine in machines.items():
+        looks[name]["marker"] = _choose_marker(kinds.index(machine))["marker"]
+    names = [
+        style.wrap(_shorten(name, machines.get(name)), max(1.5, width / 4.5))
+        for name in series
+    ]
+    high = max(2.8, sum(map(_measure_height, names)))
+    height = high + 0.9 + 0.25 * len(kinds)
+    axes = style.add_axes(style.make_card(title, height, width))
     _set_width(axes, sorted({x for x, *_ in rows}), logx)
     reach = _set_height(axes, rows)
-    ends = {}
+    ends = []
     for name, own in lines.items():
         known = [row[:2] for row in own if is_known(row[1])]
         heights = [y if is_known(y) else math.nan for _, y, *_ in own]
@@ -301,11 +313,21 @@ def draw_lines(
         axes.plot(xs, heights, label=name, **look)
         for row in own:
             _draw_interval(axes, "y", row, looks[name]["color"], reach)
-        ends[name] = (known[-1] if known else None, looks[name]["color"])
+        ends.append((known[-1] if known else None, looks[name]["color"]))
     _label_axes(axes, xlabel, ylabel)
-    _label_ends(axes, ends, max(1.5, width / 4.5))
+    _label_ends(axes, names, ends, high)
+    if kinds:
+        _explain(axes, has_values=False, has_marks=False, names=kinds)
     told = [f"{name}: {_tell_line(own)}" for name, own in lines.items()]
     return describe(axes.figure, f"{ylabel} over {xlabel}", title, *told)
+
+
+def _shorten(name: str, machine: str | None) -> str:
+    """Return a series' name without that of its machine, which a legend has."""
+    if machine is None:
+        return name
+    rest = name.removesuffix(machine).removesuffix(", ")
+    return f"{rest}, recorded" if rest else "recorded"
 
 
 def draw_steps(
@@ -541,22 +563,49 @@ def _label_axes(axes: Axes, xlabel: str, ylabel: str = "", along: str = "y") -> 
     style.draw_grid(axes, along)
 
 
-def _label_ends(axes: Axes, ends: Mapping[str, tuple[Any, str]], inches: float) -> None:
-    """Write names at the right, as near to their (x, y) as they have room."""
-    import numpy as np
+def _label_ends(
+    axes: Axes, names: Sequence[str], ends: Sequence[tuple[Any, str]], inches: float
+) -> None:
+    """Write names at the right, as near to their (x, y) as they have room.
 
-    names = [style.wrap(name, inches) for name in ends]
+    `inches` is how high the axes are, about.
+    """
     corner = axes.get_xlim()[1], axes.get_ylim()[0]
-    places = [point or corner for point, _ in ends.values()]
-    heights = (axes.transScale + axes.transLimits).transform(places)[:, 1]
-    lines = 1 + max((name.count("\n") for name in names), default=0)
-    order, room = heights.argsort(kind="stable"), 0.068 * lines * np.arange(len(names))
-    # Each is as far above the last as it must be, and none is above the picture.
-    spots = np.maximum.accumulate(heights[order] - room) + room
-    heights[order] = np.minimum(spots, 1 + room - room[-1:])
+    places = [point or corner for point, _ in ends]
+    wanted = (axes.transScale + axes.transLimits).transform(places)[:, 1]
+    halves = [_measure_height(name) / inches / 2 for name in names]
+    heights = _spread(wanted.tolist(), halves)
     line = {"arrowstyle": "-", "edgecolor": COLOURS["border"], "facecolor": "none"}
     line |= {"linewidth": 1.0, "mutation_scale": 10, "relpos": (0, 0.5)}
     look = {"textcoords": "axes fraction", "va": "center", "arrowprops": line}
-    for i, (_, colour) in enumerate(ends.values()):
-        place = (1.03, heights[i])
-        axes.annotate(names[i], places[i], place, color=colour, size=10, **look)
+    for name, (_, color), point, height in zip(
+        names, ends, places, heights, strict=True
+    ):
+        place = (1.03, height)
+        axes.annotate(name, point, place, color=color, size=10, **look)
+
+
+def _measure_height(name: str) -> float:
+    """Return how high a text is, in inches, with the room that it needs."""
+    return _LINE_OF_TEXT * (name.count("\n") + 1) + 0.08
+
+
+def _spread(wanted: Sequence[float], halves: Sequence[float]) -> list[float]:
+    """Return heights near the wanted ones, none nearer to the next than their halves.
+
+    Each is as far above the one below as it must be, and none is above 1.
+
+    >>> _spread([0.5, 0.5, 1.0], [0.1, 0.1, 0.1])
+    [0.5, 0.7, 0.9]
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    heights = list(wanted)
+    floor = -math.inf
+    for i in order:
+        heights[i] = max(heights[i], floor + halves[i])
+        floor = heights[i] + halves[i]
+    ceiling = 1.0
+    for i in reversed(order):
+        heights[i] = min(heights[i], ceiling - halves[i])
+        ceiling = heights[i] - halves[i]
+    return heights

@@ -51,7 +51,15 @@ def plot_points(
     if x is not None:
         logx = figures.is_wide([p.knobs[x] for p in points if p.knobs[x] > 0])
         look = {"title": title, "xlabel": x, "ylabel": unit, "width": width}
-        return figures.draw_lines(_make_lines(points, x), logx=logx, **look)
+        lines = _make_lines(points, x)
+        origins = {point.origin for point in points if point.origin}
+        machines = {
+            name: origin
+            for name, (*_, kind) in lines.items()
+            for origin in origins
+            if kind == "recorded" and name.endswith(origin)
+        }
+        return figures.draw_lines(lines, logx=logx, machines=machines, **look)
     here = [point for point in points if not point.origin]
     recorded: dict[str, list[figures.Row]] = {}
     for point in points:

@@ -1,0 +1,126 @@
+"""Renew the fingerprints of a chapter in which nothing but names has changed.
+
+    python tutorials/scripts/renew.py HEAD tutorials/02_profiling.ipynb save_trace=save
+
+The chapter as it was at a commit, with these names replaced, must be the chapter as it
+is now, cell by cell. Then what was recorded belongs to the new code as it did to the
+old, and nothing is measured. Anything else needs a recording.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import nbformat
+from fingerprints import (
+    Cell,
+    find_modules,
+    fingerprint,
+    fingerprint_claims,
+    parse,
+    read_cells,
+    write,
+)
+
+from kit.recording import read
+from kit.recording import write as write_recording
+
+
+class Renamed(ast.NodeTransformer):
+    """Replaces names: of variables, attributes, arguments, functions and imports."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Replace every name that a node carries."""
+        for field in ("id", "attr", "arg", "name", "asname"):
+            value = getattr(node, field, None)
+            if isinstance(value, str):
+                setattr(node, field, self.names.get(value, value))
+        return super().generic_visit(node)
+
+
+def find_changes(
+    before: Sequence[Cell], after: Sequence[Cell], names: Mapping[str, str]
+) -> list[str]:
+    """Return the cells in which more has changed than these names.
+
+    >>> find_changes([Cell("a", "x.f()")], [Cell("a", "x.g()")], {"f": "g"})
+    []
+    >>> find_changes([Cell("a", "x.f()")], [Cell("a", "x.g(1)")], {"f": "g"})
+    ['a']
+    """
+    if [cell.name for cell in before] != [cell.name for cell in after]:
+        return ["the list of cells"]
+    changed = []
+    for old, new in zip(before, after, strict=True):
+        renamed = Renamed(names).visit(parse(old.source, keep_magics=True))
+        if write(renamed) != write(parse(new.source, keep_magics=True)):
+            changed.append(old.name)
+    return changed
+
+
+def show(commit: str, path: Path) -> str:
+    """Return a file as it was at a commit."""
+    command = ["git", "show", f"{commit}:./{path.name}"]
+    done = subprocess.run(
+        command, cwd=path.parent, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def renew(notebook: Path, commit: str, names: Mapping[str, str]) -> list[str]:
+    """Renew the fingerprints of a notebook and its recordings; return what was done.
+
+    Raises SystemExit where more than names has changed.
+    """
+    after = read_cells(notebook)
+    for module in find_modules(notebook, after):
+        if show(commit, module) != module.read_text(encoding="utf-8"):
+            raise SystemExit(f"{module} has changed: record {notebook} again.")
+    old = notebook.with_name(f".{notebook.name}")  # beside the modules it imports
+    try:
+        old.write_text(show(commit, notebook), encoding="utf-8")
+        before = read_cells(old)
+        claims_before = fingerprint_claims(old, before)
+    finally:
+        old.unlink()
+    if changed := find_changes(before, after, names):
+        raise SystemExit(
+            f"{notebook}: more than names has changed in {', '.join(changed)}.\n"
+            "Record it again."
+        )
+    done = []
+    stored = nbformat.read(notebook, as_version=4)
+    made_by = stored.metadata.kit.made_by
+    for cell_before, cell_after in zip(before, after, strict=True):
+        now = fingerprint(cell_after.source)
+        if made_by.get(cell_before.name) == fingerprint(cell_before.source) != now:
+            made_by[cell_after.name] = now
+            done.append(f"{notebook.name}: {cell_after.name}")
+    nbformat.write(stored, notebook)
+    claims_after = fingerprint_claims(notebook, after)
+    for path in sorted((notebook.parent / "recordings").glob(f"{notebook.stem}__*")):
+        recording = read(path)
+        renewed = 0
+        for row in recording.claims:
+            sentence = row["sentence"]
+            if row["fingerprint"] == claims_before.get(sentence):
+                renewed += row["fingerprint"] != claims_after[sentence]
+                row["fingerprint"] = claims_after[sentence]
+        if renewed:
+            write_recording(recording, path)
+            done.append(f"{path.name}: {renewed} claims")
+    return done
+
+
+if __name__ == "__main__":
+    commit, notebook, *pairs = sys.argv[1:]
+    replaced = dict(pair.split("=") for pair in pairs)
+    for line in renew(Path(notebook), commit, replaced):
+        print(line)
