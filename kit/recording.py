@@ -85,7 +85,9 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
         row["trials"] = [numbers[id(trial)] for trial in made.trials]
         comparisons.append(row)
     content = {"format": FORMAT, "machines": machines, "trials": rows}
-    content = _plain(content | {"comparisons": comparisons, "claims": recording.claims})
+    content = as_plain(
+        content | {"comparisons": comparisons, "claims": recording.claims}
+    )
     content["checksum"] = compute_checksum(content)
     text = _write_lines(content)
     try:
@@ -140,15 +142,15 @@ def _tag_nan(value: float | None) -> Any:
     return {"float": "nan"} if value is not None and math.isnan(value) else value
 
 
-def _plain(value: Any) -> Any:
+def as_plain(value: Any) -> Any:
     """Return a value as JSON has it.
 
     A tuple is a list, nan is null, infinity is tagged, the rest is its repr.
     """
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): as_plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [as_plain(inner) for inner in value]
     if getattr(value, "ndim", 1) == 0:  # a number of NumPy's or PyTorch's
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -240,7 +242,7 @@ def _number(plain: Any) -> float:
 
 
 def _value(plain: Any) -> Any:
-    """Return what `_plain` was given, lists as tuples."""
+    """Return what `as_plain` was given, lists as tuples."""
     if isinstance(plain, list):
         return tuple(map(_value, plain))
     if isinstance(plain, dict):
@@ -311,7 +313,7 @@ def find_recorded(variants: Sequence[Variant]) -> list[RecordedChoices]:
     has none. Files that cannot be read are left out.
     """
     wanted = [
-        (variant.experiment.name, _plain(dict(variant.knobs))) for variant in variants
+        (variant.experiment.name, as_plain(dict(variant.knobs))) for variant in variants
     ]
 
     def is_wanted(row: Mapping[str, Any]) -> bool:
@@ -376,7 +378,7 @@ def _is_trial_of(trial: Trial, variant: Variant) -> bool:
     """Return whether a recorded trial is one of just this variant, unchanged."""
     if trial.experiment != variant.experiment.name:
         return False
-    knobs = _value(_plain(dict(variant.knobs)))
+    knobs = _value(as_plain(dict(variant.knobs)))
     if not knobs.items() <= trial.knobs.items():
         return False
     return is_current(trial.source, _definitions(variant.source))

@@ -109,7 +109,7 @@ CATALOGUE = {
         lines(
             {
                 f"how='in background', every={n}, elsewhere": columns
-                for n, columns in enumerate([CLOSE["line 0"][:4] + ("recorded",)] * 7)
+                for n, columns in enumerate([(*CLOSE["line 0"][:4], "recorded")] * 7)
             },
             machines={
                 f"how='in background', every={n}, elsewhere": "elsewhere"

@@ -6,6 +6,7 @@ import check_notebooks
 import nbformat
 import pages
 import pytest
+import torch
 from check_notebooks import find_faults
 from fingerprints import Cell, ClaimError, fingerprint, fingerprint_claims
 from project import APPENDICES, CHAPTERS, PYTHON, ROOT, TUTORIALS, every_chapter
@@ -284,6 +285,17 @@ def replayed(tmp_path, monkeypatch):
             monkeypatch.setattr(module, name, getattr(measurement, name), raising=False)
     monkeypatch.setattr(results, "this_machine", results.this_machine)
     return_recorded(tmp_path / "a.json")
+
+
+def test_replay_knows_a_knob_that_a_recording_has_in_words(tmp_path, monkeypatch):
+    trial = rate_trial(1.0, knobs={"n": torch.float32})
+    recording.write(recording.Recording([trial], [], []), tmp_path / "a.json")
+    for name in ("compare_watched", "measure_watched"):
+        for module in (measurement, panel, tuning):
+            monkeypatch.setattr(module, name, getattr(measurement, name), raising=False)
+    monkeypatch.setattr(results, "this_machine", results.this_machine)
+    return_recorded(tmp_path / "a.json")
+    assert kit.measure(count, n=torch.float32).knobs == {"n": "torch.float32"}
 
 
 def test_replay_measures_nothing_and_takes_the_new_title(replayed):

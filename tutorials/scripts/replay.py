@@ -17,11 +17,10 @@ from fingerprints import Cell, fingerprint, parse
 
 from kit import panel, results, tuning
 from kit.errors import RecordingError
-from kit.figures import format_value
 from kit.journal import write_down
 from kit.measuring import measurement
 from kit.measuring.comparison import Comparison
-from kit.recording import Recording, read
+from kit.recording import Recording, as_plain, read
 from kit.records import Trial
 
 #: Calls that return what was measured.
@@ -37,8 +36,8 @@ def return_recorded(path: str) -> None:
 
     def measure(variant: Any, *_: Any) -> Trial:
         trial = _take(ahead, variant.call, Trial)
-        wanted = {k: format_value(v) for k, v in variant.knobs.items()}
-        found = {k: format_value(v) for k, v in trial.knobs.items()}
+        wanted = as_plain(dict(variant.knobs))  # as a recording has them
+        found = as_plain(dict(trial.knobs))
         if (trial.experiment, found) != (variant.experiment.name, wanted):
             raise RecordingError(f"{variant.call}: recorded was {trial.heading()}.")
         write_down(trial)
