@@ -142,7 +142,8 @@ class Results:
         for machine in self._recorded:
             if machine.comparison is not None:
                 return f"Recorded on {machine.origin}: {machine.comparison.headline()}"
-        for machine in self._recorded:
+        if self._recorded:
+            machine = self._recorded[0]
             values = {
                 self._few[number]: self._show(trial)[0]
                 for number, trial in machine.trials.items()

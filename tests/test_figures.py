@@ -411,6 +411,23 @@ def test_the_median_of_two_steps_lies_between_them():
     assert "median 1.50 s" in figures.draw_steps([1.0, 2.0], title="T").alt
 
 
+def test_a_drawing_has_its_boxes_arrows_and_lanes_where_they_were_asked_for():
+    drawing = figures.Drawing("T", columns=4, rows=2, alt="A box, then a lane")
+    drawing.box(0, 0, 2, 1, "a box", "measured")
+    drawing.arrow((2, 0.5), (4, 0.5), "to here")
+    drawing.lane(1, "worker", [(0, 1, "wait", "input"), (1, 4, "train", "forward")])
+    (axes,) = drawing.figure.axes
+    boxes = [(box.get_xy(), box.get_width()) for box in axes.patches]
+    assert boxes == [((0, 0), 2), ((0, 1.1), 1), ((1, 1.1), 3)]
+    assert {"a box", "to here", "wait", "train"} <= {*texts_of(axes.texts)}
+    assert texts_of(axes.get_yticklabels()) == ["worker"]
+    assert drawing.figure.alt == "T. A box, then a lane."
+    bundle, _ = DisplayFormatter().format(drawing)
+    assert "A box, then a lane" in bundle["text/html"]
+    with pytest.raises(ValueError, match=r"no role 'blue'.*'measured'"):
+        drawing.box(0, 0, 1, 1, "", "blue")
+
+
 # Machado, Oliveira and Fernandes (2009): colours as seen without one kind of cone.
 BLIND = [
     ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),

@@ -75,43 +75,56 @@ def draw_bars(
     [770, 1578]
     """
     rows = _join(labels, values, lows, highs)
+    marks = {y: value for y, value in enumerate(predicted) if is_known(value)}
     recorded = recorded or {}
     places = {label: y for y, label in enumerate(labels)}
-    marks = {y: value for y, value in enumerate(predicted) if is_known(value)}
     others = {
-        name: {places[row[0]]: row for row in own} for name, own in recorded.items()
+        name: {places[row[0]]: row for row in theirs}
+        for name, theirs in recorded.items()
     }
-    has_legend = bool(marks or others)
     has_values = any(is_known(row[1]) for row in rows)
-    keys = len(others) + has_values + bool(marks)
-    third = width / 3
-    height = _find_row_height(labels, third) * max(1, len(rows)) + 0.75
-    height += 0.22 * math.ceil(keys / 2) if has_legend else 0
+    keys = _list_keys(has_values=has_values, has_marks=bool(marks), names=[*others])
+    has_legend = bool(marks or others)
+    height = _find_row_height(labels, width / 3) * max(1, len(rows)) + 0.75
+    if has_legend:
+        height += 0.22 * math.ceil(len(keys) / 2)
     axes = style.add_axes(style.make_card(title, height, width))
     roles = ["measured"] * len(rows)
     if baseline is not None:
         roles[baseline] = "baseline"
-    elsewhere = [row for own in recorded.values() for row in own]
-    told_elsewhere = {*marks, *(places[row[0]] for row in elsewhere)}
-    texts = [
-        "" if y in told_elsewhere and not is_known(value) else format_number(value)
-        for y, value in enumerate(values)
-    ]
-    known = [row[1] for row in (*rows, *elsewhere) if is_known(row[1])]
-    is_log = style.is_wide([*known, *marks.values()])
+    elsewhere = [row for theirs in others.values() for row in theirs.values()]
+    shown = [row[1] for row in (*rows, *elsewhere) if is_known(row[1])]
+    is_log = style.is_wide([*shown, *marks.values()])
+    texts = _write_values(values, marks, others)
     draw_rows(axes, rows, texts, roles, marks, others, is_log=is_log)
     if baseline is not None and is_known(values[baseline]):
         axes.axvline(values[baseline] or 0, **_DOTTED)
     _label_axes(axes, unit, along="x")
     if has_legend:
-        _explain(axes, has_values=has_values, has_marks=bool(marks), names=[*others])
+        _explain(axes, keys)
     sentences = [tell_rows(rows)] if has_values or not has_legend else []
     if marks:
-        known = (f"{labels[y]}: {format_number(x)}" for y, x in marks.items())
-        sentences.append(f"Predicted: {'; '.join(known)}")
-    for name, own in recorded.items():
-        sentences.append(f"Recorded on {name}: {tell_rows(own)}")
+        predictions = [f"{labels[y]}: {format_number(x)}" for y, x in marks.items()]
+        sentences.append(f"Predicted: {'; '.join(predictions)}")
+    for name, theirs in recorded.items():
+        sentences.append(f"Recorded on {name}: {tell_rows(theirs)}")
     return describe(axes.figure, f"Bars, {unit}", title, *sentences)
+
+
+def _write_values(
+    values: Numbers,
+    marks: Mapping[int, float],
+    others: Mapping[str, Mapping[int, Row]],
+) -> list[str]:
+    """Return the text of each row: "unknown" only where nothing else is drawn in it."""
+    drawn = {*marks}
+    for theirs in others.values():
+        drawn |= {*theirs}
+    texts = []
+    for y, value in enumerate(values):
+        is_empty = y in drawn and not is_known(value)
+        texts.append("" if is_empty else format_number(value))
+    return texts
 
 
 def _find_row_height(labels: Sequence[str], third: float) -> float:
@@ -235,10 +248,8 @@ def _choose_marker(number: int) -> dict[str, Any]:
     }
 
 
-def _explain(
-    axes: Axes, *, has_values: bool, has_marks: bool, names: Sequence[str]
-) -> None:
-    """Say below the picture what bars, dashed lines and markers are."""
+def _list_keys(*, has_values: bool, has_marks: bool, names: Sequence[str]) -> list[Any]:
+    """Return what a legend says of bars, dashed lines and the machines' markers."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -251,15 +262,15 @@ def _explain(
     for number, name in enumerate(names):
         label = f"recorded on {name}"
         keys.append(Line2D([], [], ls="", label=label, **_choose_marker(number)))
+    return keys
+
+
+def _explain(axes: Axes, keys: Sequence[Any]) -> None:
+    """Show a legend below the picture."""
     figure: Any = axes.get_figure(root=True)
     columns = 2 if figure.get_figwidth() >= style.WIDTH else 1
-    figure.legend(
-        handles=keys,
-        loc="outside lower left",
-        ncols=columns,
-        borderaxespad=1.5,
-        **style.LEGEND,
-    )
+    look = {"loc": "outside lower left", "ncols": columns}
+    figure.legend(handles=keys, **look, **style.LEGEND)
 
 
 @one_at_a_time
@@ -317,7 +328,7 @@ def draw_lines(
     _label_axes(axes, xlabel, ylabel)
     _label_ends(axes, names, ends, high)
     if kinds:
-        _explain(axes, has_values=False, has_marks=False, names=kinds)
+        _explain(axes, _list_keys(has_values=False, has_marks=False, names=kinds))
     told = [f"{name}: {_tell_line(own)}" for name, own in lines.items()]
     return describe(axes.figure, f"{ylabel} over {xlabel}", title, *told)
 
@@ -401,8 +412,7 @@ def draw_stack(
         axes.text((start + stop) / 2, 1.02, text, **above, **style.MUTED)
         axes.axvline(start, **_DOTTED)
         sentences.append(f"From {start:g} to {stop:g}: {text}")
-    look = {"borderaxespad": 1.5, **style.LEGEND}
-    figure.legend(loc="outside right center", reverse=True, **look)
+    figure.legend(loc="outside right center", reverse=True, **style.LEGEND)
     _label_axes(axes, xlabel, ylabel)
     for name, amounts in values.items():
         points = _tell_line(_join(positions, amounts, None, None))

@@ -80,7 +80,7 @@ def draw_step(
         style.write_on(axes, phase, inside[phase], (start + share / 2, _BAR / 2))
         start += share
     keys = style.list_keys(below)
-    key = axes.legend(handles=keys, alignment="left", **_KEY, **style.LEGEND)
+    key = axes.legend(handles=keys, alignment="left", **(style.LEGEND | _KEY))
     if overhead is not None:
         words.append(f"Eager overhead, across the phases: {format_share(overhead)}")
         key.set_title(words[-1], prop={"size": 10})
@@ -144,7 +144,7 @@ def draw_timeline(
     axes.set_yticks(range(len(lanes)), labels, color=COLOURS["ink"])
     style.draw_grid(axes, "x")
     handles = style.list_keys(keys)
-    look = {"loc": "outside lower left", "ncols": 3, "borderaxespad": 1.5}
+    look = {"loc": "outside lower left", "ncols": 3}
     figure.legend(handles=handles, **look, **style.LEGEND)
     axes.set_xlabel("time\n")  # as high as it will be
     settle(figure)

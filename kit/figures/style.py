@@ -66,6 +66,7 @@ LEGEND = {
     "handleheight": 0.7,
     "handletextpad": 0.8,
     "columnspacing": 2.0,
+    "borderaxespad": 1.5,
     "numpoints": 1,
     "markerscale": 1.0,
 }

@@ -51,14 +51,7 @@ def plot_points(
     if x is not None:
         logx = figures.is_wide([p.knobs[x] for p in points if p.knobs[x] > 0])
         look = {"title": title, "xlabel": x, "ylabel": unit, "width": width}
-        lines = _make_lines(points, x)
-        origins = {point.origin for point in points if point.origin}
-        machines = {
-            name: origin
-            for name, (*_, kind) in lines.items()
-            for origin in origins
-            if kind == "recorded" and name.endswith(origin)
-        }
+        lines, machines = _make_lines(points, x)
         return figures.draw_lines(lines, logx=logx, machines=machines, **look)
     here = [point for point in points if not point.origin]
     recorded: dict[str, list[figures.Row]] = {}
@@ -100,8 +93,13 @@ def _name_line(point: Point, differing: Sequence[str]) -> str:
     return ", ".join(words)
 
 
-def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
-    """Return a line over `x` for each choice of the others, and its prediction."""
+def _make_lines(
+    points: Sequence[Point], x: str
+) -> tuple[dict[str, figures.Series], dict[str, str]]:
+    """Return a line over `x` for each choice of the others, and its prediction.
+
+    With them the machines of those that were recorded, by the line's name.
+    """
     groups: dict[tuple[str, str], list[Point]] = {}
     differing = _find_differing(points, x)
     for point in sorted(points, key=lambda point: point.knobs[x]):
@@ -109,6 +107,7 @@ def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
         groups.setdefault(key, []).append(point)
     lines: dict[str, figures.Series] = {}
     predicted: dict[str, figures.Series] = {}
+    machines: dict[str, str] = {}
     for (name, origin), group in groups.items():
         xs = [point.knobs[x] for point in group]
         middles, lows, highs = zip(*(point.quantity for point in group), strict=True)
@@ -116,13 +115,15 @@ def _make_lines(points: Sequence[Point], x: str) -> dict[str, figures.Series]:
             kind = "recorded" if origin else "measured"
             shown = ", ".join(filter(None, (name, origin))) or kind
             lines[shown] = (xs, middles, lows, highs, kind)
+            if origin:
+                machines[shown] = origin
         heights = [point.predicted for point in group]
         if not all(map(math.isnan, heights)):
             label = ", ".join(filter(None, ("predicted", name)))
             predicted[label] = (xs, heights, None, None, "predicted")
     if len({repr(heights) for _, heights, *_ in predicted.values()}) == 1:
         predicted = {"predicted": next(iter(predicted.values()))}  # of all alike
-    return lines | predicted
+    return lines | predicted, machines
 
 
 def predict_points(

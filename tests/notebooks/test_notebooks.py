@@ -1,14 +1,22 @@
 """What is stored in the notebooks, and what their fingerprints tell apart."""
 
 import re
+import subprocess
 
 import check_notebooks
 import nbformat
 import pages
 import pytest
+import renew
 import torch
 from check_notebooks import find_faults
-from fingerprints import Cell, ClaimError, fingerprint, fingerprint_claims
+from fingerprints import (
+    Cell,
+    ClaimError,
+    fingerprint,
+    fingerprint_claims,
+    read_cells,
+)
 from project import APPENDICES, CHAPTERS, PYTHON, ROOT, TUTORIALS, every_chapter
 from replay import find_drawn, merge, return_recorded
 from trials import make_machine, rate_trial
@@ -270,8 +278,45 @@ def count(*, n=1):
         yield n
 
 
+RENEWED = [("x.save()", True), ("x.save(2)", False), ("y.save()", False)]
+
+
+@pytest.mark.parametrize(("after", "is_kept"), RENEWED)
+def test_a_renamed_method_keeps_what_was_recorded_and_nothing_else_does(
+    notebook, after, is_kept
+):
+    path = notebook("x.write()", "kit.claim('It is fast.', ratio)")
+    (then,) = fingerprint_claims(path, read_cells(path)).values()
+    recorded = path.parent / "recordings" / "made_up__here__2025-01-01.json"
+    rows = [{"sentence": "It is fast.", "fingerprint": then}]
+    recording.write(recording.Recording([], [], rows), recorded)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(path.parent)]
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "before"]):
+        subprocess.run([*git, *arguments], check=True)
+    faults = change(path, lambda _, cell: cell.update(source=after))
+    assert faults == ["changed since the outputs were made: cell-0"]
+    if is_kept:
+        assert len(renew.renew(path, "HEAD", {"write": "save"})) == 2
+    else:
+        with pytest.raises(SystemExit, match="more than names has changed"):
+            renew.renew(path, "HEAD", {"write": "save"})
+    assert (list(find_faults(path)) == []) is is_kept
+    (now,) = fingerprint_claims(path, read_cells(path)).values()
+    (row,) = recording.read(recorded).claims
+    assert (row["fingerprint"] == now) is is_kept
+
+
 @pytest.fixture
-def replayed(tmp_path, monkeypatch):
+def put_back(monkeypatch):
+    """Put back what a replay sets in the kit."""
+    for module in (measurement, panel, tuning):
+        for name in ("compare_watched", "measure_watched"):
+            monkeypatch.setattr(module, name, getattr(measurement, name), raising=False)
+    monkeypatch.setattr(results, "this_machine", results.this_machine)
+
+
+@pytest.fixture
+def replayed(tmp_path, put_back):
     """Replay a recording in which n=2 is three times as fast as n=1."""
     machine = make_machine("imaginary-2-cores")
     slow = rate_trial(1.0, machine=machine, knobs={"n": 1})
@@ -280,20 +325,12 @@ def replayed(tmp_path, monkeypatch):
     recording.write(
         recording.Recording([slow, fast, fast], [comparison], []), tmp_path / "a.json"
     )
-    for module in (measurement, panel, tuning):
-        for name in ("compare_watched", "measure_watched"):
-            monkeypatch.setattr(module, name, getattr(measurement, name), raising=False)
-    monkeypatch.setattr(results, "this_machine", results.this_machine)
     return_recorded(tmp_path / "a.json")
 
 
-def test_replay_knows_a_knob_that_a_recording_has_in_words(tmp_path, monkeypatch):
+def test_replay_knows_a_knob_that_a_recording_has_in_words(tmp_path, put_back):
     trial = rate_trial(1.0, knobs={"n": torch.float32})
     recording.write(recording.Recording([trial], [], []), tmp_path / "a.json")
-    for name in ("compare_watched", "measure_watched"):
-        for module in (measurement, panel, tuning):
-            monkeypatch.setattr(module, name, getattr(measurement, name), raising=False)
-    monkeypatch.setattr(results, "this_machine", results.this_machine)
     return_recorded(tmp_path / "a.json")
     assert kit.measure(count, n=torch.float32).knobs == {"n": "torch.float32"}
 

@@ -95,28 +95,45 @@ def renew(notebook: Path, commit: str, names: Mapping[str, str]) -> list[str]:
             f"{notebook}: more than names has changed in {', '.join(changed)}.\n"
             "Record it again."
         )
-    done = []
+    claims_after = fingerprint_claims(notebook, after)
+    done = renew_outputs(notebook, before, after)
+    for path in sorted((notebook.parent / "recordings").glob(f"{notebook.stem}__*")):
+        done += renew_claims(path, claims_before, claims_after)
+    return done
+
+
+def renew_outputs(
+    notebook: Path, before: Sequence[Cell], after: Sequence[Cell]
+) -> list[str]:
+    """Renew what a notebook says of the code that made its outputs."""
     stored = nbformat.read(notebook, as_version=4)
     made_by = stored.metadata.kit.made_by
-    for cell_before, cell_after in zip(before, after, strict=True):
-        now = fingerprint(cell_after.source)
-        if made_by.get(cell_before.name) == fingerprint(cell_before.source) != now:
-            made_by[cell_after.name] = now
-            done.append(f"{notebook.name}: {cell_after.name}")
+    done = []
+    for old, new in zip(before, after, strict=True):
+        then, now = fingerprint(old.source), fingerprint(new.source)
+        if made_by.get(old.name) == then != now:
+            made_by[new.name] = now
+            done.append(f"{notebook.name}: {new.name}")
     nbformat.write(stored, notebook)
-    claims_after = fingerprint_claims(notebook, after)
-    for path in sorted((notebook.parent / "recordings").glob(f"{notebook.stem}__*")):
-        recording = read(path)
-        renewed = 0
-        for row in recording.claims:
-            sentence = row["sentence"]
-            if row["fingerprint"] == claims_before.get(sentence):
-                renewed += row["fingerprint"] != claims_after[sentence]
-                row["fingerprint"] = claims_after[sentence]
-        if renewed:
-            write_recording(recording, path)
-            done.append(f"{path.name}: {renewed} claims")
     return done
+
+
+def renew_claims(
+    path: Path, before: Mapping[str, str], after: Mapping[str, str]
+) -> list[str]:
+    """Renew the claims of a recording that belonged to the code as it was."""
+    recording = read(path)
+    renewed = 0
+    for row in recording.claims:
+        sentence = row["sentence"]
+        then, now = before.get(sentence), after.get(sentence)
+        if row["fingerprint"] == then != now:
+            row["fingerprint"] = now
+            renewed += 1
+    if not renewed:
+        return []
+    write_recording(recording, path)
+    return [f"{path.name}: {renewed} claims"]
 
 
 if __name__ == "__main__":
