@@ -78,16 +78,24 @@ def measure(
 
 
 def measure_watched(
-    variant: Variant, progress: Progress, seconds: float | None, repeats: int
+    variant: Variant,
+    progress: Progress,
+    seconds: float | None,
+    repeats: int = 1,
+    is_kept: bool = True,
 ) -> Trial:
-    """Measure what `measure` was asked for, while somebody watches the progress."""
+    """Measure what `measure` was asked for, while somebody watches the progress.
+
+    `is_kept` says whether a recording keeps it.
+    """
     with _noting_end([variant], progress), take_turn(progress), _noting_load([variant]):
         if seconds is None:
             _run_to_end_repeatedly(variant, progress, repeats)
         else:
             _run_for_a_time(variant, progress, seconds)
     trial = make_trial(variant, complete_runs=seconds is None)
-    write_down(trial)
+    if is_kept:
+        write_down(trial)
     return trial
 
 

@@ -35,7 +35,17 @@ def return_recorded(path: str) -> None:
     """Let everything that measures return what a recording holds, in its order."""
     ahead = deque(list_measured(read(path)))
 
-    def measure(variant: Any, *_: Any) -> Trial:
+    measure_now = measurement.measure_watched
+
+    def measure(
+        variant: Any,
+        progress: Any,
+        seconds: float | None,
+        repeats: int = 1,
+        is_kept: bool = True,
+    ) -> Trial:
+        if not is_kept:  # no recording has it
+            return measure_now(variant, progress, seconds, repeats, is_kept)
         trial = _take(ahead, variant.call, Trial)
         wanted = {k: format_value(v) for k, v in variant.knobs.items()}
         found = {k: format_value(v) for k, v in trial.knobs.items()}
