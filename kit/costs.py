@@ -84,7 +84,7 @@ def fit_line(sizes: Sequence[float], amounts: Sequence[float]) -> Line:
 
     Through two points it goes exactly. An error of a tenth counts the same at every
     size, so that the largest does not decide alone. Raises ValueError for fewer than
-    two different sizes, and for sizes and amounts that are not above 0.
+    two different sizes, and for sizes and amounts that are not finite and above 0.
 
     >>> line = fit_line([1, 4], [0.75, 1.5])
     >>> round(line.fixed, 6), round(line.each, 6)
@@ -92,10 +92,11 @@ def fit_line(sizes: Sequence[float], amounts: Sequence[float]) -> Line:
     """
     import numpy
 
-    if len(sizes) != len(amounts) or len(set(sizes)) < 2 or min(*sizes, *amounts) <= 0:
+    are_positive = all(0 < value < math.inf for value in (*sizes, *amounts))
+    if len(sizes) != len(amounts) or len(set(sizes)) < 2 or not are_positive:
         raise ValueError(
-            f"fit_line(): sizes={list(sizes)} and amounts={list(amounts)}: give an "
-            "amount above 0 for each of two or more different sizes above 0"
+            f"fit_line(): sizes={list(sizes)} and amounts={list(amounts)}: give a "
+            "finite amount above 0 for each of two or more different sizes above 0"
         )
     weights = [1 / amount for amount in amounts]
     each, fixed = numpy.polyfit(sizes, amounts, 1, w=weights).tolist()
@@ -266,16 +267,17 @@ class StepMemory(NamedTuple):
 
 
 def predict_step_memory(
-    model: Module, *inputs: Any, state_tensors: float = 2
+    model: Module, *inputs: Any, state_tensors: float = 2, **named_inputs: Any
 ) -> StepMemory:
     """Predict what a training step of a model keeps, without allocating any of it.
 
     A copy of the model with PyTorch's fake tensors, which have shapes and no numbers,
-    runs forward on `inputs`, and autograd tells which tensors it saves; those that
-    share memory count once, and parameters are no activations. The model, its buffers
-    and the random state stay as they are, and an autocast around the call counts.
-    `state_tensors` is how many tensors the optimizer keeps for each parameter: 2 for
-    Adam, 1 for SGD with momentum, 0 without. Parameters are counted with the buffers.
+    runs forward on what else is given, `model(*inputs, **named_inputs)`, and autograd
+    tells which tensors it saves; those that share memory count once, and parameters are
+    no activations. The model, its buffers and the random state stay as they are, and an
+    autocast around the call counts. `state_tensors` is how many tensors the optimizer
+    keeps for each parameter: 2 for Adam, 1 for SGD with momentum, 0 without. Parameters
+    are counted with the buffers.
 
     Not counted: what the loss saves (give a model that returns it), and what one
     operation needs while it runs. An LSTM is counted as PyTorch itself computes it:
@@ -291,12 +293,12 @@ def predict_step_memory(
     StepMemory(parameters=22240, gradients=22240, optimizer=0, activations=4800)
     """
     try:
-        saved = _count_saved(model, inputs)
+        saved = _count_saved(model, inputs, named_inputs)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
-        said = str(error).partition("\n")[0][:160]
+        reason = str(error).partition("\n")[0][:160]
         raise ValueError(
             f"predict_step_memory(): {type(model).__name__} failed on tensors without "
-            f"numbers: {said}\nDoes its forward pass need them? Then measure: "
+            f"numbers: {reason}\nDoes its forward pass need them? Then measure: "
             "kit.measure(…).peak_memory_bytes"
         ) from error
     kept = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
@@ -304,7 +306,9 @@ def predict_step_memory(
     return StepMemory(kept, learned, round(state_tensors * learned), saved)
 
 
-def _count_saved(model: Module, inputs: tuple[Any, ...]) -> int:
+def _count_saved(
+    model: Module, inputs: tuple[Any, ...], named_inputs: dict[str, Any]
+) -> int:
     """Return the bytes that autograd saves in a forward pass, on fake tensors."""
     import torch
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
@@ -324,9 +328,9 @@ def _count_saved(model: Module, inputs: tuple[Any, ...]) -> int:
     plain = torch.backends.mkldnn.flags(enabled=False, **kept)
     with torch.inference_mode(False), torch.enable_grad():
         with FakeCopyMode(fake):
-            ghost, given = copy.deepcopy((model, inputs))
+            ghost, given, named = copy.deepcopy((model, inputs, named_inputs))
         with fake, hooks, plain:
-            output = ghost(*given)
+            output = ghost(*given, **named)
     del output  # until here the graph was alive
     for tensor in [*ghost.parameters(), *ghost.buffers()]:
         saved.pop(tensor.untyped_storage()._cdata, None)

@@ -13,6 +13,7 @@ from pathlib import Path
 from kit import data, figures
 from kit.journal import write_down
 from kit.measuring.comparison import Comparison
+from kit.measuring.quantity import write_ratio
 from kit.measuring.ratio import Ratio
 from kit.mode import is_quick
 
@@ -156,7 +157,8 @@ class Guess(_Told):
         if self.factor > 0:
             told += f", off by a factor of {self.factor:.2f}"
         score = f"Your score: {self.points} of {3 * self.guesses} points."
-        return f"Measured: {self.measured:.3g} {self.unit}.", f"{told}. {score}"
+        measured = f"Measured: {write_ratio(self.measured)} {self.unit}."
+        return measured, f"{told}. {score}"
 
 
 def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Guess:
@@ -166,10 +168,14 @@ def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Gu
     How many times as fast?
       Your guess: 2 ×
     """
-    is_number = isinstance(answer, (int, float)) and math.isfinite(answer)
-    if not (is_number or answer is None):
+    if answer is None:
+        return Guess(question, None, unit)
+    # A number of NumPy or PyTorch is one, too; an array or a list of one is none.
+    is_single = hasattr(answer, "__float__") and getattr(answer, "ndim", 0) == 0
+    number = float(answer) if is_single else math.nan
+    if not math.isfinite(number):
         raise ValueError(f"guess(): answer={answer!r} is no number; put 1.5, say.")
-    return Guess(question, answer, unit)
+    return Guess(question, number, unit)
 
 
 def _keep_score(question: str, points: int | None) -> dict[str, int]:

@@ -1,20 +1,20 @@
-"""Finders: settings that suit this machine, predicted first and then measured.
+"""Finders: settings that suit this machine, on top of `measure` and `compare`.
 
-`tune_loader` finds how many workers a DataLoader needs: each part of the loop is timed
-alone, a formula predicts the loop for each number of workers, and the best few are
-compared. `find_batch_size` tries a small batch, then larger ones along two lines, of
-seconds and of bytes; what it says of speed, it says of sizes that were tried.
+`tune_loader` finds how many workers a DataLoader needs: loading and the step are timed
+without any, a formula predicts the loop for each number of workers, and the best few
+are compared. `find_batch_size` measures a small batch and ever larger ones, until
+memory ends.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral, Real
+from statistics import fmean
 from typing import Any
 
 from kit import clock, figures
@@ -24,30 +24,45 @@ from kit.figures import format_bytes, format_number, format_value
 from kit.machine import this_machine
 from kit.measuring.comparison import Comparison
 from kit.measuring.experiment import Experiment, resolve
-from kit.measuring.measurement import compare_watched
+from kit.measuring.measurement import compare_watched, measure_watched
 from kit.measuring.request import Request, make_variant
-from kit.measuring.run import Driver, drive
-from kit.measuring.variant import Variant, make_trial
-from kit.mode import is_quick
-from kit.progress import Progress, take_turn
-from kit.records import FIRST, Trial
-from kit.statistics import SAME, Estimate, judge_ratio, rate_interval
+from kit.measuring.variant import Variant
+from kit.progress import Progress
+from kit.records import Trial
+from kit.statistics import SAME
 from kit.system import available_bytes
 
 __all__ = ["BatchSizeTuning", "LoaderTuning", "find_batch_size", "tune_loader"]
 
+#: What an argument should have been, and what to do.
+_SECONDS = "a time to measure for.\nSay a positive number of seconds, or leave it out."
+_BYTES = "a number of bytes.\nSay memory=2e9, or leave it out to take what is free."
+_SAMPLES = "a number of samples.\nSay a whole number, most=len(data), or leave it out."
+_WORKERS = "a number of workers to compare with none.\nSay some, num_workers=[1, 2, 4]."
+
+
+def _check_number(name: str, value: Any, kind: type, advice: str) -> None:
+    """Raise ExperimentError for what is no positive number of this kind."""
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ExperimentError(f"{name}={format_value(value)} is not {advice}")
+
+
 # How many workers
 
-#: Loading and the step are timed for this share of the time beforehand; five pairs
-#: take longer than they may.
-_SHARE_OF_A_PART, _SHARE_OF_PAIRS = 0.05, 0.5
+#: Batches are counted: how many items one has, not every loader tells.
+_UNIT = "batches/s"
+#: Loading and the step are timed for this share of the time beforehand.
+_SHARE_OF_PARTS = 0.1
+#: The rounds have this share: five pairs of them take longer than they may.
+_SHARE_OF_ROUNDS = 0.5
 
 
 @dataclass(frozen=True)
 class LoaderTuning(Comparison):
     """A comparison of numbers of workers, none the baseline, and what was predicted.
 
-    `predicted` has items per second for each number that came into question.
+    `predicted` has batches per second for each number that came into question.
     """
 
     predicted: dict[int, float] = field(default_factory=dict)
@@ -55,9 +70,11 @@ class LoaderTuning(Comparison):
     @property
     def num_workers(self) -> int:
         """The fewest workers whose loop is as fast as the fastest one, within 2 %."""
-        told = {t.knobs["num_workers"]: self.quantity(t)[0] for t in self.trials}
-        good = [n for n, rate in told.items() if rate * SAME >= max(told.values())]
-        return min(map(int, map(str, good)))
+        rates: dict[Any, float] = {}
+        for trial in self.trials:
+            rates[trial.knobs["num_workers"]] = self.quantity(trial)[0]
+        enough = max(rates.values()) / SAME
+        return min(count for count, rate in rates.items() if rate >= enough)
 
     def advice(self) -> tuple[str, str]:
         """Return the line of code to write, and what was predicted, as sentences."""
@@ -65,7 +82,7 @@ class LoaderTuning(Comparison):
         if 0 < self.num_workers == max(self.predicted):
             line += f" More may be faster: num_workers=[{2 * self.num_workers}] asks."
         rates = (f"{n}: {format_number(rate)}" for n, rate in self.predicted.items())
-        return line, f"Predicted items per second by workers: {', '.join(rates)}."
+        return line, f"Predicted {_UNIT} by workers: {', '.join(rates)}."
 
     def __repr__(self) -> str:
         return "\n  ".join([super().__repr__(), *self.advice()])
@@ -84,12 +101,12 @@ def tune_loader(
     """Find how many workers a DataLoader needs for a training loop to be fastest.
 
     `make_loader(*, num_workers)` returns a DataLoader. `step(batch)` does one training
-    step; without it, batches are only loaded. Loading a batch and the step are timed
-    alone. From both, `kit.costs.predict_loader` predicts the loop for each of
-    `num_workers`, by default up to twice the cores. The fewest that should be enough,
+    step; without it, batches are only loaded. Both are timed without workers. From
+    that, `kit.costs.predict_loader` predicts the loop for each of `num_workers`, by
+    default powers of two up to the number of cores. The fewest that should be enough,
     one choice below them, and the most are compared with none. That takes about
-    `seconds`, longer where starts are dear. What the step trains is put back. Raises
-    ExperimentError where loader, worker or step fails.
+    `seconds`, longer where starts are expensive. What the step trains is put back.
+    Raises ExperimentError where loader, worker or step fails.
 
     >>> from torch.utils.data import DataLoader
     >>> def make_loader(*, num_workers):
@@ -98,122 +115,130 @@ def tune_loader(
     0
     """
     name = getattr(make_loader, "__name__", "make_loader")
-    with _told(name), Progress(f"tuning {name}") as progress, take_turn(progress):
-        counts = _check_counts(num_workers)
-        Request(seconds=seconds or 0).check()
-        loop = partial(_make_loop, name, step or make_loader)
-        read = loop(make_loader, None, 0)
-        items, load, busy = _time(read, progress, _SHARE_OF_A_PART * seconds)
-        parts = {"load_seconds": load, "waiting_seconds": max(0.0, load - busy)}
-        if step is not None:
-            repeat = loop(partial(_keep, make_loader), step, 0)
-            _, took, busy = _time(repeat, progress, _SHARE_OF_A_PART * seconds)
-            parts |= {"step_seconds": took, "step_cores": busy / took}
-        predict = partial(predict_loader, cores=this_machine().cores, **parts)
-        predicted = {count: items / predict(count) for count in (0, *counts)}
-        best = max(predicted[count] for count in counts)
-        enough = next(n for n, c in enumerate(counts) if predicted[c] * SAME >= best)
-        # No formula knows what is uneven, or in the way: it shows on either side.
-        near = {*counts[max(0, enough - 1) : enough + 1], counts[-1]}
-        variants = [loop(make_loader, step, count) for count in (0, *sorted(near))]
-        request = Request(seconds=_SHARE_OF_PAIRS * seconds, is_kept=False)
-        made = compare_watched(variants, progress, request)
-    return LoaderTuning(made.trials, made.labels, predicted=predicted)
-
-
-@contextlib.contextmanager
-def _told(name: str) -> Generator[None, None, None]:
-    """Say whose error it is, and how to see what failed in a loop without the kit."""
-    try:
-        yield
-    except ExperimentError as error:
-        lines = f"tune_loader(): {error}".splitlines()
-        if error.__cause__ is not None:
-            lines[-1] = "The traceback shows the line. Without the kit: batch = next("
-            lines[-1] += f"iter({name}(num_workers=1))), and the step with it."
-        raise ExperimentError("\n".join(lines)) from error.__cause__
-
-
-def _check_counts(num_workers: int | Iterable[int] | None) -> list[int]:
-    """Return the numbers of workers that come into question besides none."""
-    if num_workers is None:
-        num_workers = range(2 * (this_machine().cores or 1) + 1)
-    asked = [*num_workers] if isinstance(num_workers, Iterable) else [num_workers]
-    if not (all(type(n) is int and n >= 0 for n in asked) and any(asked)):
-        raise ExperimentError(
-            f"num_workers={format_value(num_workers)} is no choice of workers.\n"
-            "Pass some, [1, 2, 4] say, or leave it out; none is always tried."
+    with naming("tune_loader()"), Progress(f"tuning {name}") as progress:
+        _check_number("seconds", seconds, Real, _SECONDS)
+        counts = _list_counts(num_workers)
+        make_loop = partial(_make_loop, name, make_loader, step)
+        timed = make_loop(0, wait=clock.synchronize)
+        trial = measure_watched(
+            timed, progress, _SHARE_OF_PARTS * seconds, is_kept=False
         )
-    return sorted({*asked} - {0})
+        parts = _find_parts(trial)
+        predicted = {count: 1 / predict_loader(count, **parts) for count in counts}
+        variants = [make_loop(count) for count in _choose_counts(predicted)]
+        request = Request(seconds=_SHARE_OF_ROUNDS * seconds, unit=_UNIT, is_kept=False)
+        made = compare_watched(variants, progress, request)
+    return LoaderTuning(made.trials, made.labels, unit=_UNIT, predicted=predicted)
 
 
-def _keep(make_loader: Callable[..., Any], *, num_workers: int) -> Iterator[Any]:
-    """Return one batch of a loader, again and again."""
-    return itertools.repeat(next(iter(make_loader(num_workers=num_workers))))
+def _list_counts(num_workers: int | Iterable[int] | None) -> list[int]:
+    """Return the numbers of workers that come into question, none first."""
+    if num_workers is None:
+        cores = this_machine().cores or 1
+        powers = {2**exponent for exponent in range(cores.bit_length())}
+        return sorted({0, *powers, cores})
+    asked = [*num_workers] if isinstance(num_workers, Iterable) else [num_workers]
+    some = [count for count in asked if count != 0]
+    for count in some or [0]:
+        _check_number("num_workers", count, Integral, _WORKERS)
+    return sorted({0, *map(int, some)})
 
 
-def _make_loop(name: str, written: Any, make: Any, step: Any, count: int) -> Variant:
-    """Make a training loop over what `make` makes as a variant."""
-
-    def feed(*, num_workers: int) -> Iterator[int]:
-        loader, taken = make(num_workers=num_workers), True
-        items = getattr(getattr(loader, "batch_sampler", None), "batch_size", 1)
-        while taken:
-            taken = False
-            for batch in loader:
-                taken = True
-                if step is not None:
-                    step(batch)
-                yield items
-        raise ValueError("no batch came: is its data set empty, or drop_last=True?")
-
-    experiment = Experiment(feed, name, "Take batches.", written=written)
-    label = f"num_workers={count}"
-    return make_variant(experiment, {"num_workers": count}, label=label)
+def _find_parts(trial: Trial) -> dict[str, Any]:
+    """Return what a prediction needs of a loop that was timed without workers."""
+    step = fmean(trial.metrics["step"])
+    computing = fmean(trial.metrics["computing"])
+    return {
+        "load_seconds": trial.step_seconds - step,
+        "step_seconds": step,
+        # Of both; less than none where several cores compute at once.
+        "waiting_seconds": trial.step_seconds - computing,
+        "cores": this_machine().cores,
+    }
 
 
-def _time(variant: Variant, progress: Progress, seconds: float) -> tuple[float, ...]:
-    """Time one run; return items, seconds and processor seconds per step."""
-    with contextlib.closing(variant), drive(variant, 0, progress) as driver:
-        driver.open()
-        driver.warm_up(seconds)
-        busy = clock.processor_seconds()
-        _time_blocks(driver, seconds)
-        busy = clock.processor_seconds() - busy
-    run = driver.run
-    return run.items / run.steps, run.seconds / run.steps, busy / run.steps
+def _choose_counts(predicted: Mapping[int, float]) -> list[int]:
+    """Return the numbers of workers to compare, none first."""
+    none, *counts = predicted
+    best = max(predicted[count] for count in counts)
+    enough = next(count for count in counts if predicted[count] * SAME >= best)
+    # No formula knows what is uneven, or in the way: it shows on either side.
+    below = counts[max(0, counts.index(enough) - 1)]
+    return sorted({none, below, enough, counts[-1]})
 
 
-def _time_blocks(driver: Driver, seconds: float, least: int = 1) -> None:
-    """Time blocks for so many seconds, and at least so many."""
-    begun = clock.CLOCK.wall()
-    blocks = driver.run.blocks
-    while not (is_quick() and blocks):
-        driver.time_block()
-        if clock.CLOCK.wall() - begun >= seconds and len(blocks) >= least:
-            break
+def _make_loop(
+    name: str, make_loader: Any, step: Any, num_workers: int, wait: Any = None
+) -> Variant:
+    """Make a training loop over what `make_loader` makes as a variant."""
+    function = partial(_take_batches, make_loader, step, wait)
+    # What these reach is put back. A partial has no name: no report of an error shall
+    # propose to run the reader's function as if it were an experiment.
+    written = partial(step or make_loader)
+    experiment = Experiment(function, name, "Take batches.", written=written)
+    label = f"num_workers={num_workers}"
+    return make_variant(experiment, {"num_workers": num_workers}, label=label)
+
+
+def _take_batches(
+    make_loader: Any, step: Any, wait: Any, *, num_workers: int
+) -> Iterator[Any]:
+    """Train on one batch after another; time the step, and what this process computes.
+
+    `wait` waits for an accelerator: only where the step is to be timed.
+    """
+    loader = make_loader(num_workers=num_workers)
+    is_empty = False
+    while not is_empty:
+        is_empty = True
+        before = clock.processor_seconds()
+        for batch in loader:
+            is_empty = False
+            begun = clock.CLOCK.wall()
+            if step is not None:
+                step(batch)
+            if wait is not None:
+                wait()
+            took = clock.CLOCK.wall() - begun
+            now = clock.processor_seconds()
+            yield 1, {"step": took, "computing": now - before}
+            before = now
+    raise ValueError("no batch came: is its data set empty, or drop_last=True?")
 
 
 # How large a batch
 
+#: So many sizes are measured at most; they share the time.
+_MOST_TRIALS = 5
 #: The first size is small; one sample alone is too few for batch norm.
-_SMALLEST, _MOST_TRIALS = 2, 5
-#: The second size is so many times the first. A later one's step takes so many times as
-#: long as the last one's, and has at most so many times as many samples.
-_SECOND, _LONGER, _LARGER = 4, 4, 16
-#: A trial aims at this share of the budget; where nobody says one, it is this share of
-#: what is free. The largest size is reckoned for the second. Sizes closer than the
-#: third tell nothing new.
-_SHARE, _REACH, _APART = 0.9, 0.98, 1.15
-#: Memory is told by so many bytes, or by this share of it, at best: an allocator keeps
-#: what was freed, and hands it out again in pieces.
-_NOISE_BYTES, _NOISE_SHARE = 4e6, 0.1
-#: Two blocks tell next to nothing about each other; a long step needs no warm-up.
-_LEAST_BLOCKS, _LONG_STEP = 4, 0.1
-#: However wide the intervals, a size so much slower than the best is not as good.
-_ENOUGH = 0.95
+_SMALLEST = 2
+#: It is started before, for so many seconds: that loads libraries, which are no size's
+#: memory, and initializes the accelerator, which then tells how much is free.
+_BRIEFLY = 0.01
+#: The next size is at most so many times as large as the last one: how memory grows is
+#: seen too badly between small sizes to leap further.
+_LEAP = 4
+#: Or so many times, where the last step took less than so many times as long as the one
+#: before it: then a small batch is far from fast, and a larger one costs little time.
+_LONG_LEAP = 16
+_HARDLY_LONGER = 1.2
+#: A size aims at this share of the memory. Where nobody says how much there is, it is
+#: this share of what is free.
+_AIM = 0.9
+#: The largest size is computed for this share of it.
+_REACH = 0.98
+#: A size that is not so many times as large as the last one tells nothing new.
+_APART = 1.15
+#: Between two sizes memory grows by so many bytes, even where less was seen, and what
+#: was seen is this share too small at worst: an allocator keeps what was freed, and
+#: hands it out again in pieces.
+_NOISE_BYTES = 4e6
+_NOISE_SHARE = 0.1
+#: A size is enough with this share of the highest speed: smaller differences are for
+#: `compare`.
+_ENOUGH = 0.97
 _OUT_OF_MEMORY = re.compile("out of memory|allocate memory|MemoryError", re.IGNORECASE)
-_HEADERS = "size", "per second", "95 %, of this start", "peak memory"
+_HEADERS = "size", "per second", "range of its runs", "peak memory"
 
 
 @dataclass(repr=False)
@@ -234,51 +259,76 @@ class BatchSizeTuning:
 
     @property
     def batch_size(self) -> int:
-        """The smallest size tried that is not slower than the fastest one tried.
-
-        As far as intervals tell; where they are wide, within 5 %.
-        """
-        best = max(self.trials.values(), key=lambda trial: trial.items_per_second)
-        return next(n for n, trial in self.trials.items() if _is_as_fast(trial, best))
+        """The smallest size tried that is as fast as any, within 3 %."""
+        speeds = {n: trial.items_per_second for n, trial in self.trials.items()}
+        enough = _ENOUGH * max(speeds.values())
+        return min(size for size, speed in speeds.items() if speed >= enough)
 
     @property
     def largest(self) -> int:
         """The largest size that fits; by the growth that was seen, if not tried."""
-        far = self._find_size(_REACH * self.budget_bytes, at_worst=True)
         top = max(self.trials)
-        return max(top, int(min(far, self.most))) if far < math.inf else top
+        size = self._predict_size(_REACH * self.budget_bytes, is_cautious=True)
+        return top if size == math.inf else max(top, int(min(size, self.most)))
 
-    def _find_size(self, amount: float, *, at_worst: bool = False) -> float:
-        """Return the size at which memory comes to an amount; inf where none is seen.
+    def _predict_size(self, amount: float, is_cautious: bool = False) -> float:
+        """Return the size at which memory comes to an amount; inf where nobody knows.
 
-        On the line through the last two trials, one of which may have been too large.
-        A step's memory is no line where gradients hide what a small batch needs, but it
+        On the line through the last two sizes, one of which may have been too large. A
+        step's memory is no line where gradients hide what a small batch needs, but it
         bends upward only: what lies between two sizes lies below their line.
         """
         peaks = {size: _read_peak(trial) for size, trial in self.trials.items()}
-        peaks |= dict([*self.too_large.items()][-1:])  # each is smaller than the last
-        (before, start), (top, peak) = [(0, 0.0), *peaks.items()][-2:]
-        noise = max(_NOISE_BYTES, _NOISE_SHARE * peak)
-        risen = peak - start
-        grown = max(risen, 0.0) + noise if at_worst else risen * (risen > noise)
-        is_known = before and grown and peak < math.inf
-        each = grown / (top - before)
-        return before + (amount - start) / each if is_known else math.inf
+        if self.too_large:
+            above = min(self.too_large)
+            peaks[above] = self.too_large[above]
+        sizes = [*peaks][-2:]
+        if len(sizes) < 2 or peaks[sizes[1]] == math.inf:
+            return math.inf
+        start, end = (peaks[size] for size in sizes)
+        end = max(end, start + _NOISE_BYTES)
+        if is_cautious:
+            end += _NOISE_SHARE * end
+        return fit_line(sizes, [start, end]).find_size(amount)
+
+    def add(self, size: int, trial: Trial | None) -> None:
+        """Keep the trial of a size; None is one that ran out of memory."""
+        if trial is None:
+            self.too_large[size] = math.inf
+        elif _read_peak(trial) > self.budget_bytes:
+            self.too_large[size] = _read_peak(trial)
+        else:
+            self.trials[size] = trial
+            self._check_items(size)
+
+    def _check_items(self, size: int) -> None:
+        """Raise ExperimentError where steps handle far fewer samples than the size.
+
+        An epoch's last batch may be short, but that halves the average at most.
+        """
+        smallest = min(self.trials)
+        before = _count_items(self.trials[smallest])
+        items = _count_items(self.trials[size])
+        if items < before * size / smallest / 2:
+            raise ExperimentError(
+                f"a step yielded {items:.3g} items with {self.knob}={size}, and "
+                f"{before:.3g} with {smallest}.\nYield the number of samples (len() of "
+                "a batch that is a dict counts its keys), and where the data set has "
+                f"no more, say most={items:.0f}."
+            )
 
     def choose_next(self) -> int | None:
         """Return the size to try next, None where no further one would tell more."""
+        if len(self.trials) + len(self.too_large) == _MOST_TRIALS:
+            return None
         if not self.trials:
-            return 1 if min(self.too_large) > 1 else None
-        top, last = [*self.trials.items()][-1]
-        peak, longer = _read_peak(last), _SECOND * top
-        if len(self.trials) > 1:
-            steps = [trial.step_seconds for trial in self.trials.values()]
-            times = fit_line([*self.trials], steps)
-            longer = times.find_size(_LONGER * last.step_seconds)
-        goal = max(_SHARE * self.budget_bytes, (peak + self.budget_bytes) / 2)
-        above = min(self.too_large, default=math.inf)
-        sizes = [self.most, longer, _LARGER * top, self._find_size(goal)]
-        sizes.append(math.sqrt(top * above))
+            return None if 1 in self.too_large else 1
+        top = max(self.trials)
+        peak = _read_peak(self.trials[top])
+        aim = max(_AIM * self.budget_bytes, (peak + self.budget_bytes) / 2)
+        sizes = [self.most, self._find_leap() * top, self._predict_size(aim)]
+        if self.too_large:
+            sizes.append(math.sqrt(top * min(self.too_large)))
         if not clock.find_initialised():
             # Only the machine's memory ends without a word. Memory grows at most in
             # proportion, so a trial takes no more than there is.
@@ -286,22 +336,29 @@ class BatchSizeTuning:
         size = int(min(sizes))
         return size if size > _APART * top else None
 
+    def _find_leap(self) -> int:
+        """Return how many times as large the next size may be."""
+        steps = [trial.step_seconds for trial in self.trials.values()]
+        if len(steps) > 1 and steps[-1] < _HARDLY_LONGER * steps[-2]:
+            return _LONG_LEAP
+        return _LEAP
+
     def finding(self) -> str:
-        """Return the result in one sentence, which the trials' intervals support."""
-        own, chosen = self.trials[self.batch_size], f"{self.knob}={self.batch_size:,}"
-        lows = [_compare(own, x).low for x in self.trials.values() if x is not own]
-        sure = all(low >= 1 / SAME for low in lows)
-        speed = f"no size tried is clearly faster than {chosen}"
-        speed = f"{chosen} is as fast as any size tried" if sure else speed
+        """Return the result in one sentence."""
+        speed = f"{self.knob}={self.batch_size:,} is as fast as any size tried"
         fits = "fits" if self.largest in self.trials else "should fit"
         budget = format_bytes(self.budget_bytes)
-        return f"{self.experiment}: {speed}; {self.largest:,} {fits} into {budget}"
+        return (
+            f"{self.experiment}: {speed}, within {1 - _ENOUGH:.0%}; "
+            f"{self.largest:,} {fits} into {budget}"
+        )
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return a row per trial: size, items per second, interval, peak memory."""
+        """Return a row per trial: size, items per second, range, peak memory."""
         rows = []
         for size, trial in self.trials.items():
-            rate, low, high = map(format_number, _estimate_rate(trial))
+            rate = format_number(trial.items_per_second)
+            low, high = map(format_number, trial.spread)
             taken = format_bytes(_read_peak(trial))
             rows.append((f"{size:,}", rate, f"[{low}, {high}]", taken))
         for size, peak in self.too_large.items():
@@ -331,9 +388,9 @@ def find_batch_size(
     `memory` is how many bytes the experiment may take; without it, most of what is
     free: on the accelerator that it uses, else in this machine. `most` is the largest
     size that comes into question, the number of samples for example. At most five
-    sizes are tried, the first with two samples; `seconds` are timed in all, and four
-    steps at least of each. Raises ExperimentError for what cannot be asked for, where
-    not even one sample fits, and where the experiment fails.
+    sizes are measured, the first with two samples; `seconds` are timed in all. Raises
+    ExperimentError for what cannot be asked for, where not even one sample fits, and
+    where the experiment fails.
 
     >>> import torch
     >>> def train(*, batch_size=8):
@@ -341,118 +398,58 @@ def find_batch_size(
     ...     while True:
     ...         net(torch.randn(batch_size, 64)).sum().backward()
     ...         yield batch_size
-    >>> found = find_batch_size(train, memory=2e8, most=10_000, seconds=0.4)
-    >>> found.batch_size <= found.largest <= 10_000
+    >>> result = find_batch_size(train, memory=2e8, most=10_000, seconds=0.4)
+    >>> result.batch_size <= result.largest <= 10_000
     True
     """
     with naming("find_batch_size()"):
-        resolved = resolve(experiment)
-        _check_amounts(memory=memory, most=most, seconds=seconds)
-        budget, samples = memory or math.inf, most or math.inf
-        found = BatchSizeTuning(resolved.name, knob, budget, samples)
-        title = f"finding {knob} of {resolved.name}"
-        size: int | None = min(_SMALLEST, most or _SMALLEST)
-        with Progress(title) as progress, take_turn(progress):
-            for number in range(_MOST_TRIALS):
-                progress.begin(number, _MOST_TRIALS)
-                variant = Variant(resolved, resolved.bind({**knobs, knob: size}))
-                _try(found, variant, progress, seconds / _MOST_TRIALS)
-                if memory is None and number == 0:  # now its devices are in use
-                    found.budget_bytes = _SHARE * available_bytes()
-                if (size := found.choose_next()) is None:
-                    break
-        if not found.trials:
+        _check_number("seconds", seconds, Real, _SECONDS)
+        if memory is not None:
+            _check_number("memory", memory, Real, _BYTES)
+        if most is not None:
+            _check_number("most", most, Integral, _SAMPLES)
+        if knob in knobs:
             raise ExperimentError(
-                f"{resolved.name} does not fit into {format_bytes(found.budget_bytes)} "
-                f"with {knob}={min(found.too_large)}.\nA smaller model or input, "
+                f"{knob}={format_value(knobs[knob])} is set, and searched for.\n"
+                "Leave it out, or name the knob to search for: knob=…."
+            )
+        resolved = resolve(experiment)
+        size: int | None = min(_SMALLEST, most or _SMALLEST)
+        _measure(resolved, {**knobs, knob: size}, _BRIEFLY)
+        budget = memory or _AIM * available_bytes()
+        result = BatchSizeTuning(resolved.name, knob, budget, most or math.inf)
+        while size is not None:
+            trial = _measure(resolved, {**knobs, knob: size}, seconds / _MOST_TRIALS)
+            result.add(size, trial)
+            size = result.choose_next()
+        if not result.trials:
+            raise ExperimentError(
+                f"{resolved.name} does not fit into {format_bytes(budget)} with "
+                f"{knob}={min(result.too_large)}.\nA smaller model or input, "
                 "checkpointing, or an optimizer with less state may: chapter 07."
             )
-    return found
+    return result
 
 
-def _check_amounts(**amounts: float | None) -> None:
-    """Raise ExperimentError for bytes, samples or seconds that cannot be."""
-    for name, amount in amounts.items():
-        is_number = isinstance(amount, (int, float)) and 0 < amount < math.inf
-        if amount is not None and not is_number:
-            raise ExperimentError(
-                f"{name}={format_value(amount)} is not a positive number.\n"
-                "Say bytes, memory=2e9, samples, most=len(data), or seconds=8."
-            )
-
-
-def _try(
-    found: BatchSizeTuning, variant: Variant, progress: Progress, seconds: float
-) -> None:
-    """Try a size: memory first, and where that is within the budget, time.
-
-    Running out of memory is an answer, too.
-    """
-    size = int(str(variant.knobs[found.knob]))
+def _measure(
+    experiment: Experiment, knobs: Mapping[str, object], seconds: float
+) -> Trial | None:
+    """Measure a size; None where it runs out of memory, which is an answer, too."""
+    variant = Variant(experiment, experiment.bind(knobs))
     try:
-        with contextlib.closing(variant):
-            if not found.trials and not found.too_large:
-                with drive(variant, FIRST, progress) as driver:
-                    driver.open()
-                    driver.skip(2)
-                variant.runs.clear()  # it loaded libraries: that is no size's memory
-            with drive(variant, 0, progress) as driver:
-                driver.open(watch_memory=True)
-                variant.block_seconds, usual = 0.0, variant.block_seconds
-                # An optimizer makes its state at the end of the first step. The last
-                # batch of a data set may be short, its neighbour is not.
-                first, second = driver.time_block(), driver.time_block()
-                driver.read_memory()
-                _check_items(found, size, max(first.items, second.items))
-                variant.block_seconds = usual
-                driver.run.blocks.clear()
-                driver.run.metrics.clear()
-                if (driver.run.memory_bytes or 0) <= found.budget_bytes:
-                    if second.seconds < _LONG_STEP * seconds:
-                        driver.warm_up(seconds)
-                    _time_blocks(driver, seconds, _LEAST_BLOCKS)
+        with Progress(f"finding a size: {variant.call}") as progress:
+            return measure_watched(variant, progress, seconds, is_kept=False)
     except ExperimentError as error:
         if not _OUT_OF_MEMORY.search(repr(error.__cause__)):
             raise
-        found.too_large[size] = math.inf
-    else:
-        trial = make_trial(variant, complete_runs=False)
-        if trial.blocks:
-            found.trials[size] = trial
-        else:
-            found.too_large[size] = _read_peak(trial)
+        return None
 
 
-def _check_items(found: BatchSizeTuning, size: int, items: float) -> None:
-    """Raise ExperimentError where a step handled fewer samples than the size says."""
-    for before, trial in found.trials.items():
-        least = trial.blocks[0].items / trial.blocks[0].steps * size / before
-        if items < 0.98 * least:
-            raise ExperimentError(
-                f"a step yielded {items:g} items with {found.knob}={size}, and "
-                f"{least * before / size:g} with {before}.\nYield the number of "
-                "samples (len() of a batch that is a dict counts its keys), and where "
-                f"the data set has no more, say most={items:.0f}."
-            )
+def _count_items(trial: Trial) -> float:
+    """Return the items of a step, on average."""
+    return trial.items_per_second * trial.step_seconds
 
 
 def _read_peak(trial: Trial) -> float:
+    """Return the bytes that a trial took; at least one, for a line through them."""
     return max(float(trial.peak_memory_bytes or 0), 1.0)
-
-
-def _estimate_rate(trial: Trial) -> Estimate:
-    """Return a trial's items per second with the interval of its one start."""
-    return rate_interval([block.items for block in trial.blocks], trial.block_seconds)
-
-
-def _is_as_fast(one: Trial, other: Trial) -> bool:
-    value, low, high = _compare(one, other)
-    return value >= _ENOUGH and judge_ratio(low, high) != "slower"
-
-
-def _compare(one: Trial, other: Trial) -> Estimate:
-    """Return the ratio of two trials' speeds; its interval has the errors of both."""
-    value = one.items_per_second / other.items_per_second
-    intervals = _estimate_rate(one), _estimate_rate(other)
-    half = math.hypot(*(math.log(each.high / each.low) / 2 for each in intervals))
-    return Estimate(value, value * math.exp(-half), value * math.exp(half))

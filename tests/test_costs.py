@@ -76,6 +76,8 @@ def test_a_line_finds_its_sizes_again_and_where_rates_end_to_grow(fixed, each, s
 
 IMPOSSIBLE = [([4, 4], [1.0, 1.0], r"sizes=\[4, 4\].*two or more")]
 IMPOSSIBLE += [([1, 2], [3], r"amounts=\[3\]"), ([0, 2], [1, 2], r"sizes=\[0, 2\]")]
+IMPOSSIBLE += [([1, 2], [1, x], rf"amounts=\[1, {x}\]") for x in (math.nan, math.inf)]
+IMPOSSIBLE += [([1, x], [1, 2], rf"sizes=\[1, {x}\]") for x in (math.nan, math.inf)]
 
 
 @pytest.mark.parametrize(("sizes", "amounts", "words"), IMPOSSIBLE)
@@ -218,6 +220,26 @@ def test_a_step_keeps_what_was_predicted_and_predicting_changes_nothing(make, ba
     assert found[:3] == (sum(own.values()), gradients, sum(x.nbytes for x in state))
     assert found.total == sum(found)
     assert found.peak == found.total - min(gradients, found.activations)
+
+
+class Named(nn.Module):
+    """It takes its inputs as a Hugging Face model does, and returns them so."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = stack()
+
+    def forward(self, *, input_ids, attention_mask=None):
+        hidden = self.body(input_ids)
+        return {"hidden": hidden if attention_mask is None else hidden * attention_mask}
+
+
+def test_a_model_whose_inputs_have_names_is_predicted():
+    model, batch = Named(), torch.zeros(64, 64)
+    kept = predict_step_memory(model, input_ids=batch, state_tensors=1)
+    assert kept == predict_step_memory(model.body, batch, state_tensors=1)
+    both = {"input_ids": batch, "attention_mask": torch.ones(64, 1)}
+    assert predict_step_memory(model, **both).activations > kept.activations
 
 
 def test_a_model_that_learns_nothing_or_needs_numbers():

@@ -3,7 +3,9 @@
 import html
 import math
 
+import numpy
 import pytest
+import torch
 from helpers import JOURNAL
 from hypothesis import given, strategies as st
 from trials import rate_trial
@@ -81,10 +83,23 @@ def test_what_is_no_guess_or_failed_scores_nothing(monkeypatch):
     checked += [kit.guess(f"{n}?", n).check(found) for n, found in pairs]
     assert [each.guesses for each in checked] == [0] * 5
     assert kit.guess("2?", 2).check(2).points == 3, "a failure used up no guess"
-    for answer in ("two", math.nan, math.inf, [2]):
+    for answer in ("two", "2", math.nan, math.inf, [2], torch.ones(1)):
         with pytest.raises(ValueError, match="is no number") as caught:
             kit.guess("How many?", answer)
         assert repr(answer) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer", [numpy.float32(2), numpy.int64(2), torch.tensor(2.0), numpy.array(2)]
+)
+def test_a_number_of_numpy_or_pytorch_is_a_guess(answer):
+    checked = kit.guess("How many times?", answer).check(2.0)
+    assert checked.points == 3 and "Your guess: 2 ×" in repr(checked)
+
+
+def test_what_was_measured_is_written_as_its_ratio_is():
+    checked = kit.guess("How many times?", 2).check(ratio(1300, 1324, "faster"))
+    assert "Measured: 1,312 ×." in repr(checked)
 
 
 @pytest.mark.parametrize("content", ["{ not JSON", "[]", "null", "3"])

@@ -82,13 +82,14 @@ def measure_watched(
     variant: Variant,
     progress: Progress,
     seconds: float | None,
-    repeats: int,
+    repeats: int = 1,
     of: str = SPEED,
+    is_kept: bool = True,
 ) -> Trial:
     """Measure what `measure` was asked for, while somebody watches the progress.
 
     Where it is watched for its memory, the first start, which loads libraries, is no
-    run that counts.
+    run that counts. `is_kept` says whether a recording keeps it.
     """
     with _noting_end([variant], progress), take_turn(progress), _noting_load([variant]):
         if of == MEMORY and seconds is not None:
@@ -98,7 +99,8 @@ def measure_watched(
         else:
             _run_for_a_time(variant, progress, seconds)
     trial = make_trial(variant, complete_runs=seconds is None)
-    write_down(trial)
+    if is_kept:
+        write_down(trial)
     return trial
 
 

@@ -39,11 +39,11 @@ def feed(*, pipeline, num_workers):
         for batch in loader:
             if pipeline.step is not None:
                 pipeline.step(batch)
-            yield loader.batch_size
+            yield 1
 
 
 def measure_grid(pipeline):
-    """Return items per second by number of workers, over rounds in either direction."""
+    """Return batches per second by number of workers, in rounds of either direction."""
     items, seconds = dict.fromkeys(WORKERS, 0.0), dict.fromkeys(WORKERS, 0.0)
     for number in range(ROUNDS):
         for workers in WORKERS[:: -1 if number % 2 else 1]:

@@ -344,6 +344,15 @@ def test_replay_measures_nothing_and_takes_the_new_title(replayed):
         kit.measure(count, n=1)
 
 
+def test_replay_lets_finders_measure_since_no_recording_has_what_they_try(
+    replayed, monkeypatch
+):
+    monkeypatch.setenv("KIT_QUICK", "1")
+    tuned = tuning.find_batch_size(count, knob="n", memory=1e9, most=2)
+    assert list(tuned.trials) == [2]
+    assert kit.compare(count, n=[1, 2]).ratio.value == pytest.approx(3)
+
+
 @pytest.mark.parametrize(
     ("how", "knobs"), [("compare", {"n": [1, 3]}), ("measure", {})]
 )
