@@ -241,12 +241,28 @@ def _is_victim(error: BaseException | None) -> bool:
 # A run, driven command by command
 
 
+class RankDriver(Driver):
+    """Drives what a run is on one rank; only the kernel starts it again."""
+
+    def _start_again(self) -> None:
+        raise ExperimentError(
+            f"{self.variant.call} ended after {self._steps_done} steps, while it was "
+            "recorded.\nPut `while True:` around its loop."
+        )
+
+
+class RankVariant(Variant):
+    """An experiment on one rank."""
+
+    driver = RankDriver
+
+
 def begin_run(experiment: Experiment, knobs: Any, has_started: bool) -> list[str]:
     """Make a run, which is not yet started; return the names of what it shares."""
     import torch.distributed as dist
 
     _lend(experiment.own)
-    variant = Variant(experiment, knobs)
+    variant = RankVariant(experiment, knobs)
     variant.may_be_empty = dist.get_world_size() > 1
     variant.has_started = has_started
     _Here.driver = drive(variant, 0, Progress(experiment.name))

@@ -147,6 +147,8 @@ def start_ranks(n: int, *, timeout: float = 25.0, cluster: Any = None) -> Ranks:
         title = f"starting {_count(n, 'rank')}"
         with Progress(title, has_steps=False) as progress:
             progress.doing = "starting processes"
+            if cluster is not None:
+                progress.doing = "asking the cluster's engines"
             _engines = Engines(n, cluster, timeout)
             try:
                 _engines.start()

@@ -365,6 +365,15 @@ def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, quick, tmp_pa
     assert {event["pid"] for event in exchanged} == {*ranks.run(os.getpid)}
 
 
+def test_a_loop_that_ends_while_it_is_recorded_is_told_so(ranks, quick):
+    def train():
+        for _ in range(4):
+            yield 1
+
+    with pytest.raises(RankError, match="ended after 3 steps, while it was recorded"):
+        kit.timeline(train, on=ranks)
+
+
 # Who can reach them, and when they end
 
 
