@@ -16,14 +16,25 @@ class RankError(ExperimentError):
 
     `ranks` are the culprits, none where the ranks did not agree; `traceback` is that of
     the culprit that was heard of first, where it raised an error. `answers` is what
-    other ranks had returned.
+    other ranks had returned, `places` says in lines where they were, and `usable` what
+    is left of the ranks.
     """
 
-    def __init__(self, message: str, ranks: Any = (), traceback: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        ranks: Any = (),
+        traceback: str = "",
+        *,
+        places: Any = (),
+        usable: str = "",
+    ) -> None:
         super().__init__(message)
         self.ranks = tuple(ranks)
         self.traceback = traceback
         self.answers: dict[int, Any] = {}
+        self.places = tuple(places)
+        self.usable = usable
 
 
 class RecordingError(Exception):

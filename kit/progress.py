@@ -33,13 +33,17 @@ class Progress:
 
     The driving thread sets the fields; a thread of its own shows them, so that a long
     set-up is not silent: after two seconds, or `at_once`. Nothing is shown while
-    `hushed` is true. Use it as a context manager around a measurement.
+    `hushed` is true. What has no steps is not missed for not ending one. Use it as a
+    context manager around a measurement.
     """
 
-    def __init__(self, title: str, *, at_once: bool = False) -> None:
+    def __init__(
+        self, title: str, *, at_once: bool = False, has_steps: bool = True
+    ) -> None:
         self.title, self.doing, self.so_far, self.note = title, "setting up", "", ""
         self.stopping = self.waiting = self.disturbed = self.abandoned = False
         self.hushed: bool = False
+        self._has_steps = has_steps
         #: Names the processes of what is measured, by process id.
         self.find_children: Callable[[], Mapping[int, str]] = dict
         self.fraction, self._part, self._parts = 0.0, 0, 1
@@ -95,7 +99,9 @@ class Progress:
             parts.append(f"{self.fraction:.0%} done")
         if self.seconds_left is not None:
             parts.append(f"about {self.seconds_left:.0f} s left")
-        if (silent := self.silent_seconds) > _LONG_STEP_SECONDS and not self.waiting:
+        silent = self.silent_seconds
+        is_missed = self._has_steps and not self.waiting
+        if is_missed and silent > _LONG_STEP_SECONDS:
             parts.append(f"no step has ended for {silent:.0f} s")
             children = [f"{name} ({pid})" for pid, name in self.find_children().items()]
             parts += [f"child processes: {', '.join(children)}"] * bool(children)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from kit.errors import ExperimentError
 from kit.measuring.run import Driver
 from kit.measuring.variant import Variant
@@ -13,6 +16,10 @@ class RunEnded(Exception):
 
 class OnceDriver(Driver):
     """Drives a run that is started once."""
+
+    def on_each(self, function: Callable[[Driver], Any]) -> list[Any]:
+        """Call a function with the driver in each process of the run: this one."""
+        return [function(self)]
 
     def _start_again(self) -> None:
         raise RunEnded

@@ -15,7 +15,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kit import figures
@@ -170,20 +170,6 @@ class Profile(NamedTuple):
 # Recording
 
 
-@contextlib.contextmanager
-def _during(
-    _: Progress, make: Callable[[], Any], read: Callable[[Any], Any]
-) -> Generator[list[Any], None, None]:
-    """Enter a context in this process, as ranks do in each of theirs.
-
-    Afterwards the list holds what `read` makes of what the context gave.
-    """
-    found: list[Any] = []
-    with make() as value:
-        yield found
-    found.append(read(value))
-
-
 def record_alone(
     experiment: Experiment,
     knobs: Mapping[str, object],
@@ -211,41 +197,65 @@ def record_alone(
             raise refuse_short_run(variant, len(work.steps)) from None
 
 
-def record(driver: Driver, steps: int | None = None) -> list[Profile]:
+def record(driver: Any, steps: int | None = None) -> list[Profile]:
     """Run plain steps, recorded steps, and plain steps of a run that is warm.
 
-    `steps` is how many are recorded, by default as many as about a second holds.
-    Returns a profile of each process. Raises ExperimentError where it cannot be
-    profiled.
+    `driver` drives a run that is started once, or one on ranks. `steps` is how many are
+    recorded, by default as many as about a second holds. Returns a profile of each
+    process. Raises ExperimentError where it cannot be profiled.
     """
     progress = driver.progress
-    entering = functools.partial(getattr(driver.variant, "during", _during), progress)
-    recording = functools.partial(entering, tracing.profiling, tracing.read_trace)
     is_long = driver.variant.step_seconds > LONG_STEP_SECONDS and not steps
     children = len(progress.find_children())
     plain = [_run(driver, _count_steps(driver, _PLAIN_SECONDS))]
     progress.hushed = True  # what its thread does would be seen
-    if is_long:
-        with entering(tracing.sampling, list) as samples, recording() as traces:
-            _run(driver, 2)
-        looks = traces
-    else:
+    wanted = 1
+    if not is_long:
+        wanted = _count_steps(driver, _LOOK_SECONDS, _MOST_LOOKED_AT)
+    watch = functools.partial(_watch_steps, steps=wanted + 1)
+    looks = driver.on_each(watch)
+    traces = [look.trace for look in looks]
+    if not is_long:
         # The sampler is a thread, which makes pauses: it looks at steps of its own.
-        with entering(tracing.sampling, list) as samples, recording() as looks:
-            _run(driver, _count_steps(driver, _LOOK_SECONDS, _MOST_LOOKED_AT) + 1)
-        room = _MOST_EVENTS * (len(looks[0].marks) - 1) // max(1, len(looks[0].main))
+        first = traces[0]
+        room = _MOST_EVENTS * (len(first.marks) - 1) // max(1, len(first.main))
         steps = min(steps or _count_steps(driver, _RECORDED_SECONDS), max(1, room))
-        with recording() as traces:
-            _run(driver, steps + 1)
+        traces = driver.on_each(functools.partial(_record_steps, steps=steps + 1))
         plain.append(_run(driver, _count_steps(driver, _PLAIN_SECONDS)))
     progress.hushed = False
-    with entering(contextlib.nullcontext, look_around) as here:
-        pass
+    here = driver.on_each(look_around)
     seconds = sum(b.wall_seconds for b in plain) / sum(b.steps for b in plain)
     facts = {"step_seconds": seconds, "children": children, "processes": len(traces)}
     is_script = driver.variant.experiment.is_script
-    processes = zip(traces, looks, samples, here, strict=True)
+    processes = zip(
+        traces,
+        [look.trace for look in looks],
+        [look.samples for look in looks],
+        here,
+        strict=True,
+    )
     return [_make_profile(*each, facts, is_script) for each in processes]
+
+
+class Look(NamedTuple):
+    """What was recorded of some steps, and the lines that were executed meanwhile."""
+
+    trace: Trace
+    samples: list[Sample]
+
+
+def _watch_steps(driver: Driver, steps: int) -> Look:
+    """Record steps while a sampler looks at lines, in the process that makes them."""
+    with tracing.sampling() as samples:
+        trace = _record_steps(driver, steps)
+    return Look(trace, samples)
+
+
+def _record_steps(driver: Driver, steps: int) -> Trace:
+    """Record steps in the process that makes them; of the first one nothing is kept."""
+    with tracing.profiling() as written:
+        _run(driver, steps)
+    return tracing.read_trace(written)
 
 
 def look_around(_: object = None) -> tuple[float, int]:

@@ -1,4 +1,4 @@
-"""One call on some ranks: what it prints, how it ends, and what is told of that."""
+"""One call on some ranks: what it prints, how it ends, and how a failure reads."""
 
 from __future__ import annotations
 
@@ -28,13 +28,21 @@ from kit.progress import Progress, Stopped
 from kit.ranks.engines import Engines, name_ranks
 from kit.ranks.rank import Outcome, leave, perform, unpack
 
-_SECONDS_BETWEEN_LOOKS, _SECONDS_TO_WRITE, _SECONDS_FOR_OUTPUT = 0.05, 0.2, 0.5
+_SECONDS_BETWEEN_LOOKS = 0.05
+#: Where threads stand is written so soon, and what was printed arrives so soon.
+_SECONDS_TO_WRITE = 0.2
+_SECONDS_FOR_OUTPUT = 0.5
 #: Others may fail on their own account, or be freed by the one that has failed; then
 #: they are interrupted, and at last ended.
-_SECONDS_FOR_OTHERS = _SECONDS_TO_STOP = 1.0
+_SECONDS_FOR_OTHERS = 1.0
+_SECONDS_TO_STOP = 1.0
 _LONGEST_TEXT = 200
 #: What gloo, the store and NCCL say where another rank did not come in time.
 _TIMEOUT = re.compile(r"time[d ]*out", re.IGNORECASE)
+_ADVICE = (
+    "Each rank must make the same collective calls, with the same shapes. Where one "
+    "may take longer: start_ranks(…, timeout=…)."
+)
 
 
 @dataclass
@@ -45,7 +53,6 @@ class Call:
     progress: Progress
     members: tuple[int, ...]
     name: str
-    _running: list[int] = field(default_factory=list)
     _replies: dict[int, Any] = field(default_factory=dict)
     _outcomes: dict[int, Outcome] = field(default_factory=dict)
     _printed: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -58,31 +65,47 @@ class Call:
         Raises RankError where a rank fails or the ranks do not agree, and Stopped where
         the progress is abandoned. After these and an interrupt nothing is left of it.
         """
-        payload, engines = self._pack((function, args, options)), self.engines
+        payload = self._pack((function, args, options))
+        engines = self.engines
         engines.show(self.members)
+        self.progress.hear()
         try:
             for rank in self.members:
                 self._replies[rank] = engines.send(rank, perform, payload)
-                self._running.append(rank)
             self._follow(math.inf)
         except BaseException as error:
             usable = self._stop(0.0)
             if not isinstance(error, KeyboardInterrupt):
                 raise
-            lines = f"{self.name} was interrupted.", *_tell_all(self._outcomes), usable
+            places = _list_places(self._outcomes)
+            lines = [f"{self.name} was interrupted.", *places, usable]
             raise KeyboardInterrupt("\n".join(lines)) from None
-        ended, usable = self._outcomes, ""
-        if self._running or any(o.kind != "returned" for o in ended.values()):
+        if self._running or self._has_failed():
             usable = self._stop(_SECONDS_FOR_OTHERS)
-        good = {rank: ended[rank] for rank in self.members if ended[rank].value}
-        answers = {rank: cloudpickle.loads(o.value) for rank, o in good.items()}
-        if usable:
             seconds = engines.timeout_seconds
-            failure = explain_failure(self.name, ended, seconds, usable)
-            failure.answers = answers
+            failure = explain_failure(self.name, self._outcomes, seconds, usable)
+            failure.answers = self._read_answers()
             raise failure
         self._print(last=True)
-        return [*answers.values()]
+        return [*self._read_answers().values()]
+
+    @property
+    def _running(self) -> list[int]:
+        """The ranks that have not replied yet."""
+        return [rank for rank in self._replies if rank not in self._outcomes]
+
+    def _has_failed(self) -> bool:
+        """Return whether it has ended on some rank without returning."""
+        return any(outcome.kind != "returned" for outcome in self._outcomes.values())
+
+    def _read_answers(self) -> dict[int, Any]:
+        """Return what ranks have returned, in order."""
+        answers = {}
+        for rank in self.members:
+            outcome = self._outcomes[rank]
+            if outcome.kind == "returned":
+                answers[rank] = cloudpickle.loads(outcome.value)
+        return answers
 
     def _pack(self, value: object) -> bytes:
         buffer = io.BytesIO()
@@ -99,28 +122,37 @@ class Call:
         """Follow the call for so many seconds, less where one fails or is late."""
         deadline = clock.CLOCK.wall() + seconds
         while self._running and clock.CLOCK.wall() < deadline:
-            waiting = {rank: self._replies[rank] for rank in self._running}
-            wait(waiting.values(), _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
-            for rank, reply in waiting.items():
-                if reply.done() and reply.exception() is None:
-                    self._outcomes[rank] = reply.result()
-                elif reply.done() and rank in self.engines.find_dead():
-                    self._outcomes[rank] = self.engines.find_death(rank)
-                elif reply.done():
-                    said = f"{reply.exception()}"
-                    self._outcomes[rank] = Outcome("raised", error=said)
-            self._running = [r for r in self._running if r not in self._outcomes]
+            replies = [self._replies[rank] for rank in self._running]
+            wait(replies, _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            self._take_replies()
             self._print()
-            self.progress.hear()
             if is_ending:
                 continue
             if self.progress.abandoned:
                 raise Stopped
-            if any(outcome.kind != "returned" for outcome in self._outcomes.values()):
+            if self._has_failed():
                 return
             if self._outcomes:
                 late = clock.CLOCK.wall() + self.engines.timeout_seconds
                 deadline = min(deadline, late)
+
+    def _take_replies(self) -> None:
+        """Note how the call has ended on ranks that have replied by now.
+
+        Only a reply shows that steps have ended: while a step hangs, Stop must see that
+        it does, also where it prints.
+        """
+        replied = [rank for rank in self._running if self._replies[rank].done()]
+        dead = self.engines.find_dead() if replied else []
+        for rank in replied:
+            error = self._replies[rank].exception()
+            if error is None:
+                self._outcomes[rank] = self._replies[rank].result()
+            elif rank in dead:
+                self._outcomes[rank] = self.engines.find_death(rank)
+            else:
+                self._outcomes[rank] = Outcome("raised", error=str(error))
+            self.progress.hear()
 
     def _stop(self, patience: float) -> str:
         """End the call on all ranks; say what becomes of them.
@@ -128,22 +160,25 @@ class Call:
         Each leaves the world when its call has ended: so others are freed that wait for
         it. Who does not end is interrupted; at last it is seen where it stands.
         """
-        engines, engines.are_broken = self.engines, True  # an interrupt may come
+        engines = self.engines
+        engines.broken = {*engines.ranks}  # until it is over: an interrupt may come
         for rank in self.members:
             with suppress(Exception):  # it has ended
                 engines.send(rank, leave)
         self._follow(patience, is_ending=True)
         engines.signal("SIGINT", self._running)
         self._follow(_SECONDS_TO_STOP, is_ending=True)
-        if stuck := self._running:
+        stuck = self._running
+        if stuck:
             engines.signal("SIGUSR2", stuck)
             time.sleep(_SECONDS_TO_WRITE)
         for rank in stuck:
             place, _ = engines.find_place(rank)
             self._outcomes[rank] = Outcome("stopped", place=place)
         self._print(last=True)
-        died = any(outcome.kind == "died" for outcome in self._outcomes.values())
-        engines.are_broken = bool(stuck) or died
+        ends = self._outcomes.items()
+        died = [rank for rank, outcome in ends if outcome.kind == "died"]
+        engines.broken = {*stuck, *died}
         return engines.break_up()
 
     def _print(self, last: bool = False) -> None:
@@ -180,7 +215,7 @@ class _Packer(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(value)
 
 
-# What is told
+# How a failure reads
 
 
 def explain_failure(
@@ -199,19 +234,23 @@ def explain_failure(
         why = f"they waited {seconds:g} s for each other"
         if died:
             why = f"a collective ended {name_ranks(died)}, as where shapes differ"
-        advice = "Each rank must make the same collective calls, with the same shapes."
-        advice += " Where one may take longer: start_ranks(…, timeout=…)."
-        told = [f"{name}: the ranks do not agree; {why}.", *_tell_all(outcomes)]
-        return RankError("\n".join([*told, advice, usable]))
-    first = outcomes[culprits[0]]
-    alike = [rank for rank in sorted(culprits) if outcomes[rank].error == first.error]
-    lines = [f"{name} failed on {name_ranks(alike)}: {_cut(first.error)}"]
-    lines += [f"  {_describe(first.place)}"] if first.place else []
-    lines += _tell_all({r: o for r, o in outcomes.items() if r not in alike})
-    return RankError("\n".join([*lines, usable]), sorted(culprits), first.traceback)
+        first = f"{name}: the ranks do not agree; {why}."
+        places = _list_places(outcomes)
+        message = "\n".join([first, *places, _ADVICE, usable])
+        return RankError(message, places=places, usable=usable)
+    culprit = outcomes[culprits[0]]
+    alike = [rank for rank in sorted(culprits) if outcomes[rank].error == culprit.error]
+    lines = [f"{name} failed on {name_ranks(alike)}: {_cut(culprit.error)}"]
+    if culprit.place:
+        lines.append(f"  {_describe(culprit.place)}")
+    places = _list_places({r: o for r, o in outcomes.items() if r not in alike})
+    message = "\n".join([*lines, *places, usable])
+    return RankError(
+        message, sorted(culprits), culprit.traceback, places=places, usable=usable
+    )
 
 
-def _tell_all(outcomes: Mapping[int, Outcome]) -> list[str]:
+def _list_places(outcomes: Mapping[int, Outcome]) -> list[str]:
     """Return a line for all ranks that stood at the same place."""
     alike: dict[str, list[int]] = {}
     for rank, outcome in sorted(outcomes.items()):

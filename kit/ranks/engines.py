@@ -1,12 +1,12 @@
 """The processes behind the ranks: engines that ipyparallel starts, restarts, watches.
 
 A small process of the kit's own watches this one: so engines end with a kernel that is
-killed, even one that is stuck.
+killed, even one that is stuck. The engines of a reader's cluster are borrowed: they are
+never ended and never restarted here.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGABRT, Signals
+from signal import Signals
 from traceback import FrameSummary
 from typing import Any
 
@@ -27,11 +27,24 @@ from IPython import get_ipython
 
 from kit.errors import ExperimentError
 from kit.progress import Progress, take_turn
-from kit.ranks.rank import Outcome, find_host, find_place, introduce, join, leave
+from kit.ranks import clusters
+from kit.ranks import rank as there
+from kit.ranks.rank import Outcome
 
-_SECONDS_TO_START, _SECONDS_TO_END, _SECONDS_BETWEEN_LOOKS = 60, 10, 0.2
-#: An engine is registered at its first heartbeat: they come more often than usual.
-_BEATS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
+_SECONDS_TO_START = 60
+_SECONDS_TO_END = 10
+_SECONDS_BETWEEN_LOOKS = 0.2
+#: What a reader's cluster has so long for: to be reached, to bring one more engine that
+#: it has started, which takes four heartbeats, and to answer what any idle engine
+#: answers at once.
+_SECONDS_TO_CONNECT = 5
+_SECONDS_TO_COME = 20
+_SECONDS_TO_ANSWER = 10
+#: What every engine can answer, also one of another Python or without the kit.
+_LOOK = """{
+    "host": __import__("socket").gethostname(),
+    "Python": "%d.%d" % __import__("sys").version_info[:2],
+}"""
 #: Waits until this process has ended; then it ends what was started for the folder.
 _WATCH = """
 import os, time
@@ -48,87 +61,193 @@ class Engines:
     """One engine for each rank, in order, and the world that some of them make.
 
     `facts` is what each says of itself. `epoch` counts failures: what was kept on a
-    rank before one is there no more. `cluster` is a reader's own, None for a new one.
+    rank before one is there no more. `broken` are the ranks that are of no more use:
+    their process has ended, or did not stop. `cluster` is a reader's, None for a new
+    one.
     """
 
     def __init__(self, count: int, cluster: Any, timeout_seconds: float) -> None:
-        self.ranks, self.timeout_seconds = tuple(range(count)), timeout_seconds
+        self.ranks = tuple(range(count))
+        self.timeout_seconds = timeout_seconds
         self.facts: dict[int, dict[str, Any]] = {}
-        self.why_closed, self.epoch, self.are_broken = "", 0, False
+        self.epoch = 0
+        self.broken: set[int] = set()
+        #: What is answered to who uses them when they are closed.
+        self._refusal = ""
+        #: How many worlds there were, and who is in the one that there is.
+        self._worlds = 0
         self._shown: tuple[int, ...] = ()
-        self._worlds, self._client, self._readers = 0, None, cluster
-        above = cluster.profile_dir if cluster else None
+        self._client: Any = None
+        self._is_borrowed = cluster is not None
+        above = cluster.profile_dir if self._is_borrowed else None
         self._folder = tempfile.mkdtemp(prefix="kit-ranks-", dir=above)
-        self._cluster = cluster or _make_cluster(self._folder)
+        self._cluster = cluster
+        if not self._is_borrowed:
+            self._cluster = clusters.make_cluster(self._folder)
         code = _WATCH.format(os.getpid(), __name__, self._folder)
         command = [sys.executable, "-c", code]
         self._watcher = subprocess.Popen(command, start_new_session=True)
 
     def start(self) -> None:
-        """Start the engines, or take those that run, and let them make a world."""
-        if not self._readers:
-            _run(self._cluster.start_cluster(len(self.ranks)))
-        self._client = _run(self._cluster.connect_client())
+        """Start the engines, or take those that run, and let them make a world.
+
+        Raises ExperimentError where engines or their answers are missing.
+        """
+        seconds = _SECONDS_TO_CONNECT
+        if not self._is_borrowed:
+            seconds = _SECONDS_TO_START
+            clusters.run(self._cluster.start_cluster(len(self.ranks)))
+        self._client = clusters.connect(self._cluster, seconds)
         self._meet()
         if shell := get_ipython():
             shell.events.register("pre_run_cell", self._before_cell)
 
     def _meet(self) -> None:
         """Wait until all engines are there, and make each a rank."""
-        wanted, seconds = len(self.ranks), _SECONDS_TO_START
-        self._client.wait_for_engines(wanted, timeout=seconds, interactive=False)
+        wanted = len(self.ranks)
+        patience = _SECONDS_TO_COME if self._is_borrowed else _SECONDS_TO_START
+        count = clusters.wait_for_engines(self._client, self._cluster, wanted, patience)
+        if count < wanted and self._is_borrowed:
+            raise clusters.explain_too_few(count, wanted)
+        if count < wanted:
+            raise ExperimentError(
+                f"{count} of {wanted} processes came; others have ended, or take "
+                f"longer than {patience} s.\n"
+                "Free memory, or start fewer, and run the cell again."
+            )
         self._ids = sorted(self._client.ids)[:wanted]
-        hosts = self._ask(self.ranks, find_host)
-        gpus = self._ask(self.ranks, introduce, hosts, sys.path, self._folder)
-        self._machines = [*zip(hosts, gpus, strict=True)]
-        self.are_broken, self._shown = False, ()
+        self._machines = self._introduce()
+        self.broken = set()
+        self._shown = ()
         self.show(self.ranks)
         if shell := get_ipython():
             self._client.activate(self._ids)  # for `%%px` cells, from this one on
             self._first_cell = shell.execution_count
 
+    def _introduce(self) -> list[tuple[str, int]]:
+        """Let all get ready to be ranks; return each one's host and its GPUs."""
+        seconds = _SECONDS_TO_ANSWER if self._is_borrowed else _SECONDS_TO_START
+        views = {rank: self._view(rank) for rank in self.ranks}
+        replies = {rank: view.apply_async(eval, _LOOK) for rank, view in views.items()}
+        looks = self._collect(replies, seconds)
+        here = there.read_versions()
+        self._compare_versions(looks, {"Python": here["Python"]})
+        hosts = [look["host"] for look in looks]
+        readies = self._ask(self.ranks, there.introduce, hosts, sys.path, self._folder)
+        self._compare_versions(readies, here)
+        gpus = [ready["gpus"] for ready in readies]
+        return list(zip(hosts, gpus, strict=True))
+
+    def _compare_versions(
+        self, answers: list[dict[str, Any]], here: Mapping[str, str]
+    ) -> None:
+        """Refuse engines that have other versions than the kernel."""
+        for name, version in here.items():
+            others = [rank for rank in self.ranks if answers[rank][name] != version]
+            if others:
+                theirs = answers[others[0]][name]
+                raise ExperimentError(
+                    f"{name} is {theirs} on {self._name(others)}, and {version} here.\n"
+                    "Install the same there, restart the engines, then call "
+                    "start_ranks again."
+                )
+
     def _before_cell(self, info: Any) -> None:
         """Get all ranks ready where a cell is about to run on them by itself."""
         if _PX.search(info.raw_cell or ""):
-            with Progress("%%px runs on the ranks") as progress, take_turn(progress):
+            progress = Progress("%%px runs on the ranks", has_steps=False)
+            with progress, take_turn(progress):
                 self.show(self.ranks)
+
+    def _view(self, rank: int) -> Any:
+        return self._client.direct_view(self._ids[rank])
 
     def send(self, rank: int, function: Any, *arguments: object) -> Any:
         """Call a function on a rank; return ipyparallel's reply, which is a future."""
-        view = self._client.direct_view(self._ids[rank])
-        return view.apply_async(function, rank, *arguments)
+        return self._view(rank).apply_async(function, rank, *arguments)
 
     def _ask(self, ranks: Iterable[int], function: Any, *arguments: Any) -> list[Any]:
-        replies = [self.send(rank, function, *arguments) for rank in ranks]
-        wait(replies, _SECONDS_TO_START + self.timeout_seconds)
-        try:
-            return [reply.get(timeout=0) for reply in replies]
-        except Exception as error:
-            self.are_broken = True
-            raise ExperimentError(
-                f"The processes cannot be ranks: {error}.\nThey need this kit and "
-                "PyTorch, in versions alike, and memory. Run the cell again."
-            ) from None
+        """Let some ranks do the same; return their answers in order."""
+        replies = {rank: self.send(rank, function, *arguments) for rank in ranks}
+        return self._collect(replies, _SECONDS_TO_START + self.timeout_seconds)
+
+    def _collect(self, replies: Mapping[int, Any], seconds: float) -> list[Any]:
+        """Return the answers of ranks in order.
+
+        Raises ExperimentError where one fails or does not answer within the time.
+        """
+        wait(replies.values(), seconds, FIRST_EXCEPTION)
+        silent = [rank for rank, reply in replies.items() if not reply.done()]
+        errors = {
+            rank: reply.exception()
+            for rank, reply in replies.items()
+            if reply.done() and reply.exception() is not None
+        }
+        if not silent and not errors:
+            return [reply.get(timeout=0) for reply in replies.values()]
+        self.broken = {*silent, *errors}
+        if errors:
+            raise self._explain_failure(errors)
+        raise self._explain_silence(silent, seconds)
+
+    def _explain_failure(self, errors: Mapping[int, BaseException]) -> ExperimentError:
+        """Return the error for ranks that cannot get ready, given what they raised."""
+        ranks = [*errors]
+        why = clusters.describe_error(errors[ranks[0]])
+        needed = "this kit and PyTorch, in the same versions as here, and memory"
+        if self._is_borrowed:
+            needed += ", the folder of the cluster's profile, and a network"
+        return ExperimentError(
+            f"{self._name(ranks)} cannot take part: {why}.\n"
+            f"They need {needed}.\nSee to that, then {self._say_how_to_go_on()}."
+        )
+
+    def _explain_silence(self, ranks: list[int], seconds: float) -> ExperimentError:
+        """Return the error for ranks that did not answer within so many seconds."""
+        return ExperimentError(
+            f"{self._name(ranks)} did not answer within {seconds:g} s: busy with other "
+            f"work, or out of reach.\nWait for that, or {self._say_how_to_go_on()}."
+        )
+
+    def _say_how_to_go_on(self) -> str:
+        if self._is_borrowed:
+            return f"restart them ({clusters.RESTART}) and call start_ranks again"
+        return "run the cell again"
 
     def show(self, members: tuple[int, ...]) -> None:
-        """Let some ranks be the whole world; all start anew where one has ended."""
-        if self.why_closed:
-            raise ExperimentError(
-                f"These ranks are closed: {self.why_closed}.\n"
-                "Start new ones: ranks = kit.start_ranks(2)."
-            )
-        if not self.are_broken and not {*self._ids} <= {*self._client.ids}:
-            self.are_broken, ended = True, name_ranks(self.find_dead())
-            sys.stderr.write(f"{ended} ended. {self.break_up()}\n")
-        if self.are_broken:
+        """Let some ranks be the whole world; all start anew where one has ended.
+
+        Raises ExperimentError where they are closed.
+        """
+        if not self._refusal:
+            self._notice_dead()
+        if self._refusal:
+            raise ExperimentError(self._refusal)
+        if self.broken:
             self._restart()
         if self._shown != members:
-            self._worlds, self._shown = self._worlds + 1, ()
-            path = f"{self._folder}/world-{self._worlds}"
-            where = self._machines, path, self.timeout_seconds
-            facts = self._ask(members, join, members, *where)
-            self.facts |= zip(members, facts, strict=True)
-            self._shown = members
+            self._join(members)
+
+    def _notice_dead(self) -> None:
+        """See who has ended since the last call; give up engines that are borrowed."""
+        dead = self.find_dead()
+        if self._is_borrowed:
+            self.broken.update(dead)
+            if self.broken:
+                self._give_up()
+        elif dead and not self.broken:
+            self.broken = {*dead}
+            sys.stderr.write(f"{name_ranks(dead)} ended. {self.break_up()}\n")
+
+    def _join(self, members: tuple[int, ...]) -> None:
+        """Let some ranks make a world."""
+        self._worlds += 1
+        self._shown = ()
+        path = f"{self._folder}/world-{self._worlds}"
+        where = self._machines, path, self.timeout_seconds
+        facts = self._ask(members, there.join, members, *where)
+        self.facts |= zip(members, facts, strict=True)
+        self._shown = members
 
     def _restart(self) -> None:
         """End all engines that are left, and start new ones."""
@@ -136,7 +255,7 @@ class Engines:
         for _ in range(int(_SECONDS_TO_END / _SECONDS_BETWEEN_LOOKS)):
             if len(self.find_dead()) < len(self.ranks):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
-        _run(self._cluster.restart_engines())
+        clusters.run(self._cluster.restart_engines())
         self._meet()
 
     def find_dead(self) -> list[int]:
@@ -153,91 +272,115 @@ class Engines:
     def break_up(self) -> str:
         """Use no more what is on the ranks, which have left their world; say so.
 
-        Where they are broken, all start anew before the next call.
+        Where some are broken, all start anew before the next call; engines that are
+        borrowed are given up.
         """
-        self.epoch, self._shown = self.epoch + 1, ()
-        if not self.are_broken:
+        self.epoch += 1
+        self._shown = ()
+        if not self.broken:
             return "The ranks can be used again."
+        if self._is_borrowed:
+            return self._give_up()
         self.signal("SIGKILL", self.ranks)
-        said = "The ranks can be used again; all start anew, empty"
-        raw = shell.history_manager.input_hist_raw if (shell := get_ipython()) else []
-        cells = [number for number, cell in enumerate(raw) if _PX.search(cell)]
-        again = [f"In[{number}]" for number in cells if number >= self._first_cell]
-        if not again:
-            return f"{said}: what was there is gone."
-        return f"{said}. Run {', '.join(again)} again, which made what was there."
+        anew = "The ranks can be used again; all start anew, empty"
+        cells = self._find_px_cells()
+        if not cells:
+            return f"{anew}: what was there is gone."
+        return f"{anew}. Run {', '.join(cells)} again, which made what was there."
+
+    def _find_px_cells(self) -> list[str]:
+        """Return the names of the cells that ran on the ranks since these started."""
+        shell = get_ipython()
+        if shell is None:
+            return []
+        cells = shell.history_manager.input_hist_raw
+        numbers = range(self._first_cell, len(cells))
+        return [f"In[{number}]" for number in numbers if _PX.search(cells[number])]
+
+    def _give_up(self) -> str:
+        """Close ranks whose engines are not ours to restart; say what to do."""
+        names = self._name(sorted(self.broken))
+        again = f"start_ranks({len(self.ranks)}, cluster=cluster)"
+        why = f"{names} of your cluster ended, or did not stop"
+        advice = f"Restart its engines ({clusters.RESTART}), then call {again} again."
+        self.close(why, advice)
+        return f"These ranks are closed: {why}. {advice}"
 
     def find_place(self, rank: int) -> tuple[FrameSummary | None, str]:
         """Return where a rank stood that was asked, or that C++ code has ended.
 
         With it all that faulthandler wrote: threads, the innermost line first.
         """
-        fact = self.facts[rank]
-        stacks = Path(self._folder, f"stacks-{fact['process']}").read_text()
-        _, _, rest = stacks.rpartition(f"hread 0x{fact['main_thread']:016x}")
-        found = _STACK.findall(rest.partition("\n\n")[0])
-        frames = [FrameSummary(f, int(n), g, lookup_line=False) for f, n, g in found]
-        return find_place(reversed(frames)), stacks
+        stacks = ""
+        with suppress(OSError):
+            stacks = Path(self._folder, f"stacks-{rank}").read_text()
+        thread = self.facts[rank]["main_thread"]
+        _, _, rest = stacks.rpartition(f"hread 0x{thread:016x}")
+        lines = _STACK.findall(rest.partition("\n\n")[0])
+        frames = [FrameSummary(f, int(n), g, lookup_line=False) for f, n, g in lines]
+        return there.find_place(reversed(frames)), stacks
 
     def find_death(self, rank: int) -> Outcome:
         """Return how a rank ended whose process is there no more."""
-        (place, stacks), said = self.find_place(rank), "its process has ended"
-        code, launchers = None, getattr(self._cluster.engine_set, "launchers", {})
+        place, stacks = self.find_place(rank)
+        code = self._read_exit_code(rank)
+        if code is None:
+            how = "its process has ended"
+        elif code >= 0:
+            how = f"its process ended itself, with exit code {code}"
+        elif code == -Signals.SIGKILL:
+            full = "as the system does where memory is full"
+            how = f"its process was ended by SIGKILL, {full}"
+        else:
+            how = f"its process was ended by {Signals(-code).name}"
+        # So gloo ends who is sent more than it expects, and NCCL who waits too long.
+        was_aborted = "Fatal Python error: Aborted" in stacks
+        is_victim = was_aborted and "torch/distributed/" in stacks
+        return Outcome("died", error=how, victim=is_victim, place=place)
+
+    def _read_exit_code(self, rank: int) -> int | None:
+        """Return the exit code of an engine that has ended, where it was started here.
+
+        A signal that has ended it is a negative one.
+        """
+        launchers = getattr(self._cluster.engine_set, "launchers", {})
         for launcher in launchers.values():
             if launcher.pid == self.facts[rank]["process"]:
-                with suppress(TimeoutError, psutil.TimeoutExpired):
-                    _run(launcher.join(timeout=_SECONDS_TO_END))
-                    code = launcher.process.wait(0)
-        if code is not None and code >= 0:
-            said = f"its process ended itself, with exit code {code}"
-        elif code is not None:
-            said = f"its process was ended by {Signals(-code).name}"
-            said += ", as the system does where memory is full" if code == -9 else ""
-        # So gloo ends who is sent more than it expects, and NCCL who waits too long.
-        is_victim = code == -SIGABRT and "torch/distributed/" in stacks
-        return Outcome("died", b"", said, is_victim, place)
+                with suppress(Exception):  # one on another machine cannot be asked
+                    clusters.run(launcher.join(timeout=_SECONDS_TO_END))
+                    return launcher.process.wait(0)
+        return None
 
-    def close(self, why: str) -> None:
+    def close(self, why: str, advice: str = "") -> None:
         """End the engines; those of a reader's cluster only leave their world."""
-        if self.why_closed:
+        if self._refusal:
             return
-        self.why_closed = why
+        advice = advice or "Start new ones: ranks = kit.start_ranks(2)."
+        self._refusal = f"These ranks are closed: {why}.\n{advice}"
         if shell := get_ipython():
             with suppress(ValueError):  # they did not start
                 shell.events.unregister("pre_run_cell", self._before_cell)
-        if self._readers and self._client is not None:
-            wait([self.send(rank, leave) for rank in self.ranks], _SECONDS_TO_END)
+        if self._is_borrowed:
+            self._leave()
         end_all_of(self._folder)
         self._watcher.kill()
         self._watcher.wait()
         if self._client is not None:
             self._client.close()
 
+    def _leave(self) -> None:
+        """Let all ranks that can still do so leave their world."""
+        if self._worlds == 0:
+            return
+        gone = self.broken.union(self.find_dead())
+        left = [rank for rank in self.ranks if rank not in gone]
+        wait([self.send(rank, there.leave) for rank in left], _SECONDS_TO_END)
 
-def _make_cluster(folder: str) -> Any:
-    """Return an ipyparallel Cluster that no other machine can reach."""
-    from ipyparallel import Cluster
-    from ipyparallel.cluster.launcher import LocalEngineLauncher, LocalEngineSetLauncher
-
-    class RankLauncher(LocalEngineLauncher):
-        def find_args(self) -> list[str]:
-            return [*super().find_args(), f"--IPEngine.id={self.identifier}"]
-
-    class RanksLauncher(LocalEngineSetLauncher):
-        launcher_class = RankLauncher
-
-    here = {"controller_ip": "127.0.0.1", "controller_location": "127.0.0.1"}
-    alone = {"load_profile": False, "profile_dir": folder, "cluster_id": ""}
-    quiet = {"log_level": 50, "shutdown_atexit": False, "delay": 0.0}
-    return Cluster(
-        engines=RanksLauncher, controller_args=_BEATS, **here, **alone, **quiet
-    )
-
-
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine to its end, in a thread: a notebook's own loop runs here."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()
+    def _name(self, ranks: Iterable[int]) -> str:
+        """Name processes by their ranks, those of a reader's cluster by their ids."""
+        if self._is_borrowed:
+            return name_many("engine", [self._ids[rank] for rank in ranks])
+        return name_ranks(ranks)
 
 
 def end_all_of(folder: str) -> None:
@@ -255,5 +398,15 @@ def name_ranks(ranks: Iterable[int]) -> str:
     >>> name_ranks([1]), name_ranks([0, 1, 2])
     ('rank 1', 'ranks 0, 1, 2')
     """
-    names = [*map(str, ranks)]
-    return f"rank{'s' * (len(names) > 1)} {', '.join(names)}"
+    return name_many("rank", ranks)
+
+
+def name_many(what: str, numbers: Iterable[int]) -> str:
+    """Return things of one kind by their numbers.
+
+    >>> name_many("engine", [3, 4])
+    'engines 3, 4'
+    """
+    names = [str(number) for number in numbers]
+    kind = what if len(names) == 1 else f"{what}s"
+    return f"{kind} {', '.join(names)}"

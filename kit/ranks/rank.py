@@ -9,20 +9,21 @@ from __future__ import annotations
 import datetime
 import faulthandler
 import gc
+import hashlib
+import importlib.metadata
 import os
 import re
 import signal
-import socket
 import sys
 import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import FrameSummary
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import cloudpickle
 from IPython import get_ipython
@@ -64,33 +65,42 @@ class _Here:
 
     barrier_group: Any = None
     driver: Driver | None = None
-    contexts: ClassVar[list[tuple[ExitStack, Any]]] = []
 
 
 # Worlds
 
 
-def find_host(me: int) -> str:
-    """Return the name of this machine."""
-    return socket.gethostname()
+def read_versions() -> dict[str, str]:
+    """Return the versions that the kernel and all ranks must share."""
+    digest = hashlib.sha256()
+    for path in sorted(_KIT.rglob("*.py")):
+        digest.update(path.read_bytes())
+    version, _, _ = importlib.metadata.version("torch").partition("+")  # cpu, cu128
+    return {
+        "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "PyTorch": version,
+        "the kit's code": digest.hexdigest()[:8],
+    }
 
 
-def introduce(me: int, hosts: list[str], paths: list[str], folder: str) -> int:
-    """Get ready to be a rank; return how many GPUs this machine has.
+def introduce(me: int, hosts: list[str], paths: list[str], folder: str) -> Any:
+    """Get ready to be a rank; return its versions and how many GPUs are here.
 
     `hosts` are the machines of all ranks, which share its cores, and `paths` is where
     the kernel finds modules. Where threads stand is written to a file in the folder, at
     SIGUSR2 and where C++ code ends the process.
     """
-    sys.path += paths
-    share = (find_cores(Path("/"))[0] or 1) // hosts.count(hosts[me])
-    os.environ["OMP_NUM_THREADS"] = str(max(1, share))
+    sys.path += [path for path in paths if path not in sys.path]
+    share = max(1, (find_cores(Path("/"))[0] or 1) // hosts.count(hosts[me]))
+    os.environ["OMP_NUM_THREADS"] = str(share)
     import torch.distributed  # with all that `join` needs: there others wait
 
-    file = open(Path(folder, f"stacks-{os.getpid()}"), "w")  # noqa: SIM115
+    if torch.get_num_threads() != share:  # an engine of a reader has loaded it before
+        torch.set_num_threads(share)
+    file = open(Path(folder, f"stacks-{me}"), "w")  # noqa: SIM115
     faulthandler.enable(file)
     faulthandler.register(signal.SIGUSR2, file)
-    return torch.cuda.device_count()
+    return {**read_versions(), "gpus": torch.cuda.device_count()}
 
 
 def join(
@@ -103,12 +113,16 @@ def join(
     import torch
     import torch.distributed as dist
 
-    here, device = machines[me], "cpu"
+    here = machines[me]
+    device = "cpu"
     if all(machines.count(machine) <= machine[1] for machine in machines):
         device = f"cuda:{machines[:me].count(here)}"
         torch.cuda.set_device(device)
+    loopback = "lo" if sys.platform == "linux" else "lo0"
     if machines.count(here) == len(machines):  # nobody else need reach them
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo" if sys.platform == "linux" else "lo0"
+        os.environ["GLOO_SOCKET_IFNAME"] = loopback
+    elif os.environ.get("GLOO_SOCKET_IFNAME") == loopback:  # of ranks before these
+        del os.environ["GLOO_SOCKET_IFNAME"]
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group(
@@ -135,8 +149,6 @@ def leave(me: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes too late
     with suppress(Exception):  # an error is on its way already
         close_run(KeyboardInterrupt())
-    while _Here.contexts:
-        _Here.contexts.pop()[0].close()
     _Here.barrier_group = None
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -175,13 +187,21 @@ def _lend(function: object) -> None:
 def _describe(error: BaseException) -> Outcome:
     """Make an outcome of what ended a call; only the kernel interrupts."""
     kind = "stopped" if isinstance(error, KeyboardInterrupt) else "raised"
-    text, frames = traceback.format_exception(error), error.__traceback__
+    text = traceback.format_exception(error)
+    frames = error.__traceback__
     place = find_place(traceback.extract_tb(frames))
     traceback.clear_frames(frames)
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     if not isinstance(error, ExperimentError):
-        said = f"{type(error).__name__}: {said}" if said else type(error).__name__
-    return Outcome(kind, b"", said, _is_victim(error), place, "".join(text))
+        name = type(error).__name__
+        message = f"{name}: {message}" if message else name
+    return Outcome(
+        kind,
+        error=message,
+        victim=_is_victim(error),
+        place=place,
+        traceback="".join(text),
+    )
 
 
 def find_place(frames: Iterable[FrameSummary]) -> FrameSummary | None:
@@ -211,8 +231,9 @@ def _is_victim(error: BaseException | None) -> bool:
     import torch.distributed as dist
 
     for each in walk_causes(error):
-        told = isinstance(each, RuntimeError) and _VICTIM.search(str(each))
-        if told or isinstance(each, dist.DistError):
+        if isinstance(each, dist.DistError):
+            return True
+        if isinstance(each, RuntimeError) and _VICTIM.search(str(each)):
             return True
     return False
 
@@ -220,12 +241,28 @@ def _is_victim(error: BaseException | None) -> bool:
 # A run, driven command by command
 
 
+class RankDriver(Driver):
+    """Drives what a run is on one rank; only the kernel starts it again."""
+
+    def _start_again(self) -> None:
+        raise ExperimentError(
+            f"{self.variant.call} ended after {self._steps_done} steps, while it was "
+            "recorded.\nPut `while True:` around its loop."
+        )
+
+
+class RankVariant(Variant):
+    """An experiment on one rank."""
+
+    driver = RankDriver
+
+
 def begin_run(experiment: Experiment, knobs: Any, has_started: bool) -> list[str]:
     """Make a run, which is not yet started; return the names of what it shares."""
     import torch.distributed as dist
 
     _lend(experiment.own)
-    variant = Variant(experiment, knobs)
+    variant = RankVariant(experiment, knobs)
     variant.may_be_empty = dist.get_world_size() > 1
     variant.has_started = has_started
     _Here.driver = drive(variant, 0, Progress(experiment.name))
@@ -239,13 +276,26 @@ def start_run(seed: int) -> float | None:
     return _Here.driver.start(seed)
 
 
-def time_steps(count: int) -> Block:
-    """Time so many steps, from when all ranks are there."""
+class TimedSteps(NamedTuple):
+    """Steps that were timed, and how many the run has made in all."""
+
+    block: Block
+    steps_done: int
+
+
+def time_steps(driver: Driver, count: int) -> TimedSteps:
+    """Time so many steps."""
+    block = driver.time(count)
+    return TimedSteps(block, driver._steps_done)
+
+
+def use_driver(function: Callable[[Driver], Any]) -> Any:
+    """Call a function with what drives the run here, once all ranks are there."""
     import torch.distributed as dist
 
     assert _Here.driver is not None
     dist.barrier(group=_Here.barrier_group)
-    return _Here.driver.time(count)
+    return function(_Here.driver)
 
 
 def close_run(because: BaseException | None) -> list[str]:
@@ -255,16 +305,3 @@ def close_run(because: BaseException | None) -> list[str]:
         return []
     driver.close(because)
     return driver.variant.ended_children
-
-
-def enter(make: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Enter a context."""
-    stack = ExitStack()
-    _Here.contexts.append((stack, stack.enter_context(make())))
-
-
-def exit_latest(read: Callable[[Any], Any]) -> Any:
-    """Leave the latest context; return what `read` makes of what it gave."""
-    stack, value = _Here.contexts.pop()
-    stack.close()
-    return read(value)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
+import sys
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kit import figures
-from kit.errors import ExperimentError, RankError
+from kit.errors import ExperimentError, RankError, naming
 from kit.machine import find_cores
 from kit.measuring.experiment import Experiment
 from kit.measuring.request import RANKS
@@ -20,14 +21,18 @@ from kit.measuring.variant import Variant
 from kit.progress import Progress, Stopped, take_turn
 from kit.ranks import rank as there
 from kit.ranks.call import Call
+from kit.ranks.clusters import is_running
 from kit.ranks.engines import Engines, name_ranks
 from kit.records import Block
 
-_MOST_PER_CORE, _MOST_ELSEWHERE = 4, 10_000
+#: So many ranks may share a core; where they have a cluster, nobody knows its cores.
+_MOST_PER_CORE = 4
+_MOST_ELSEWHERE = 10_000
 #: Blocks are longer than elsewhere: each is a call.
 _BLOCK_SECONDS = 0.1
 #: A complete run is timed in stretches of about so long, and can be stopped between.
 _STRETCH_SECONDS = 0.25
+_EQUAL_STEPS = "All ranks make equal steps: give each as much data, or let it yield 0."
 _engines: Engines | None = None
 
 
@@ -40,8 +45,12 @@ class Ranks:
     they also end with the process that started them.
     """
 
-    def __init__(self, engines: Engines, members: tuple[int, ...]) -> None:
-        self._engines, self._members = engines, members
+    def __init__(
+        self, engines: Engines, members: tuple[int, ...], *, is_view: bool = False
+    ) -> None:
+        self._engines = engines
+        self._members = members
+        self._is_view = is_view
 
     def run(
         self, function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -53,10 +62,11 @@ class Ranks:
         `%%px` cells. What it prints appears line by line, after the rank's number.
         Raises RankError where a rank fails or the ranks do not agree; after that, and
         after an interrupt, they can be used again. Where one has died, or did not stop,
-        all start anew, and the error says which `%%px` cells to run again.
+        all start anew, and the error says which `%%px` cells to run again; or, where
+        they have a `cluster`, all are closed, and the error says what to restart.
         """
         name = f"{getattr(function, '__name__', type(function).__name__)}()"
-        progress = Progress(f"{name} runs on ranks")
+        progress = Progress(f"{name} runs on ranks", has_steps=False)
         progress.doing = "measuring"  # as Progress calls what needs no name
         with progress, take_turn(progress):
             call = Call(self._engines, progress, self._members, name)
@@ -72,7 +82,7 @@ class Ranks:
 
     def close(self) -> None:
         """End the processes; closing a view ends nothing."""
-        if self._members is self._engines.ranks:  # a view of all has its own tuple
+        if not self._is_view:
             self._engines.close("close() was called")
 
     def __enter__(self) -> Ranks:
@@ -92,7 +102,7 @@ class Ranks:
                 f"ranks[{which.start}:{which.stop}] is empty: there are {len(self)}.\n"
                 "Take one or more, as in ranks[:1]."
             )
-        return Ranks(self._engines, members)
+        return Ranks(self._engines, members, is_view=True)
 
     def __repr__(self) -> str:
         return f"<{name_ranks(self._members)} on {self._describe()}>"
@@ -102,13 +112,14 @@ class Ranks:
         facts = [self._engines.facts[rank] for rank in self._members]
         devices = ", ".join(dict.fromkeys(fact["device"] for fact in facts))
         many = "/".join(sorted({str(fact["threads"]) for fact in facts}))
-        return f"{devices}, {many} thread{'s' * (many != '1')} each"
+        threads = "thread" if many == "1" else "threads"
+        return f"{devices}, {many} {threads} each"
 
     def _repr_html_(self) -> str:
         names = "device", "threads", "process"
         facts = {rank: self._engines.facts[rank] for rank in self._members}
         rows = [(rank, *(fact[name] for name in names)) for rank, fact in facts.items()]
-        title = f"{len(self)} rank{'s' * (len(self) > 1)}"
+        title = _count(len(self), "rank")
         return figures.html_table(["rank", *names], rows, title=title)
 
 
@@ -119,57 +130,72 @@ def start_ranks(n: int, *, timeout: float = 25.0, cluster: Any = None) -> Ranks:
     cores. Starting takes some seconds. There is one set at a time: a second start
     closes the first. `timeout` is how long, in seconds, ranks wait for each other
     before that is an error. `cluster` is an ipyparallel Cluster that runs already, for
-    engines on other machines, which share its profile's folder. Raises ExperimentError
-    where n is no number of ranks for this machine; warns where they share cores.
+    engines on other machines, which share its profile's folder; the kit never ends
+    them. Raises ExperimentError for what cannot be started, on Windows, and where the
+    cluster lacks something; warns where ranks share cores.
 
     >>> with start_ranks(2) as ranks:
     ...     ranks.run(lambda x: x + dist.get_rank(), 10)
     [10, 11]
     """
     global _engines
-    _check(n, timeout, cluster)
-    if _engines is not None:
-        again = "start_ranks() was called again, and there is one set at a time"
-        _engines.close(again)
-    with Progress(f"starting {n} rank{'s' * (n > 1)}") as progress:
-        progress.doing = "starting processes"
-        _engines = Engines(n, cluster, timeout)
-        try:
-            _engines.start()
-        except BaseException:
-            _engines.close("they did not start")
-            raise
+    with naming("start_ranks()"):
+        _check(n, timeout, cluster)
+        if _engines is not None:
+            again = "start_ranks() was called again, and there is one set at a time"
+            _engines.close(again)
+        title = f"starting {_count(n, 'rank')}"
+        with Progress(title, has_steps=False) as progress:
+            progress.doing = "starting processes"
+            if cluster is not None:
+                progress.doing = "asking the cluster's engines"
+            _engines = Engines(n, cluster, timeout)
+            try:
+                _engines.start()
+            except BaseException:
+                _engines.close("they did not start")
+                raise
     return Ranks(_engines, _engines.ranks)
 
 
 def _check(n: Any, timeout: Any, cluster: Any) -> None:
     """Refuse what cannot be started; warn where ranks share cores."""
+    if sys.platform == "win32":
+        raise ExperimentError(
+            "Ranks need Linux or macOS; Windows lacks the signals that stop them.\n"
+            "Use WSL 2: https://learn.microsoft.com/windows/wsl/install."
+        )
     # Not this_machine(): it would load PyTorch first.
     cores = find_cores(Path("/"))[0] or 1
     most = _MOST_PER_CORE * cores if cluster is None else _MOST_ELSEWHERE
     if n not in range(1, most + 1) or isinstance(n, (bool, float)):
+        where = "a cluster" if cluster is not None else _count(cores, "core")
         raise ExperimentError(
-            f"start_ranks(): n={figures.format_value(n)} is no number of processes for "
-            f"{cores} core{'s' * (cores > 1)}.\n"
+            f"n={figures.format_value(n)} is no number of processes for {where}.\n"
             f"Use a whole number from 1 to {most}: start_ranks(2)."
         )
     if not (isinstance(timeout, (int, float)) and 1 <= timeout <= 86_400):
         raise ExperimentError(
-            f"start_ranks(): timeout={figures.format_value(timeout)} is not a time to "
-            "wait.\nUse seconds, from 1 to a day."
+            f"timeout={figures.format_value(timeout)} is not a time to wait.\n"
+            "Use seconds, from 1 to a day."
         )
-    if cluster is not None and not getattr(cluster, "controller", None):
+    if cluster is not None and not is_running(cluster):
         raise ExperimentError(
-            f"start_ranks(): cluster={figures.format_value(cluster)} is no ipyparallel "
-            "Cluster that runs.\n"
+            f"cluster={figures.format_value(cluster)} is no ipyparallel Cluster that "
+            "runs.\n"
             f"Start one: ipyparallel.Cluster(n={n}).start_cluster_sync()."
         )
     if n > cores and cluster is None:
         warnings.warn(
-            f"{n} ranks share {cores} core{'s' * (cores > 1)}, so they wait for each "
+            f"{_count(n, 'rank')} share {_count(cores, 'core')}, so they wait for each "
             "other's turn: what they compute is right, how fast they are says little.",
             stacklevel=3,
         )
+
+
+def _count(number: int, what: str) -> str:
+    """Return a number of things as words: "1 rank", "2 ranks"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 # What `on=ranks` does
@@ -183,7 +209,11 @@ class RanksDriver(Driver):
 
     def note_surroundings(self) -> None:
         """Let the ranks make a run, each its own."""
-        self.is_idle, self._stretch, self._epoch = False, 1, -1
+        self.is_idle = False
+        #: How many steps of a complete run are timed at once.
+        self._stretch = 1
+        #: The epoch in which the ranks have this run; none yet.
+        self._epoch = -1
         variant = self.variant
         names = self._ask(there.begin_run, *variant.sent, variant.has_started)
         variant.shared.names = names[variant.members[0]]
@@ -195,11 +225,12 @@ class RanksDriver(Driver):
         try:
             times = self._ask(there.start_run, seed)
         except RankError as error:
-            late = {*self.variant.members} - {*error.answers}
             if error.ranks or not error.answers:
                 raise
-            told = f"{name_ranks(late)} came to no first `yield`, others did"
-            raise self._unequal(told, error) from None
+            members = self.variant.members
+            late = [rank for rank in members if rank not in error.answers]
+            what = f"{name_ranks(late)} came to no first `yield`, others did"
+            raise self._unequal(what, error) from None
         without = [rank for rank, seconds in times.items() if seconds is None]
         if 0 < len(without) < len(times):
             raise self._unequal(f"{name_ranks(without)} ended before a first `yield`")
@@ -213,47 +244,63 @@ class RanksDriver(Driver):
         """
         if self.progress.stopping:
             raise Stopped
-        steps = self._stretch if count is None else count
+        wanted = self._stretch if count is None else count
+        work = functools.partial(there.time_steps, count=wanted)
         try:
-            blocks = self._ask(there.time_steps, steps)
+            timed = self._ask(there.use_driver, work)
         except RankError as error:
-            if error.ranks or not any(b.ended for b in error.answers.values()):
+            have_ended = [each.block.ended for each in error.answers.values()]
+            if error.ranks or not any(have_ended):
                 raise
             raise self._unequal(self._tell_ends(error.answers), error) from None
-        if len({(block.steps, block.ended) for block in blocks.values()}) > 1:
-            raise self._unequal(self._tell_ends(blocks))
-        block = blocks[self.variant.members[0]]
-        block.rank_seconds = [each.wall_seconds for each in blocks.values()]
-        block.seconds = block.wall_seconds = max(block.rank_seconds)
-        block.items = math.fsum(each.items for each in blocks.values())
+        blocks = [each.block for each in timed.values()]
+        if len({(block.steps, block.ended) for block in blocks}) > 1:
+            raise self._unequal(self._tell_ends(timed))
+        block = blocks[0]
+        block.rank_seconds = [each.wall_seconds for each in blocks]
+        block.wall_seconds = max(block.rank_seconds)
+        block.seconds = block.wall_seconds
+        block.items = math.fsum(each.items for each in blocks)
         if block.steps and not block.items:
             raise ExperimentError(
                 f"{self.variant.call} handled no items on any rank in {block.steps} "
                 "steps.\nEach rank yields how many items it handled; one may yield 0, "
                 "all together must have some."
             )
-        self._steps_done += block.steps
+        self._steps_done = timed[self.variant.members[0]].steps_done
         if count is None and block.steps:
-            wanted = steps * _STRETCH_SECONDS / max(block.seconds, 1e-9)
-            self._stretch = max(1, int(min(10 * steps, wanted)))
+            fitting = wanted * _STRETCH_SECONDS / max(block.seconds, 1e-9)
+            self._stretch = max(1, int(min(10 * wanted, fitting)))
         return block
 
-    def _tell_ends(self, blocks: Mapping[int, Block]) -> str:
+    def _tell_ends(self, timed: Mapping[int, there.TimedSteps]) -> str:
         """Say which ranks ended, after how many steps, and which did not."""
-        ends = {r: self._steps_done + b.steps for r, b in blocks.items() if b.ended}
-        told = [f"rank {rank} ended after {n} steps" for rank, n in ends.items()]
-        others = [rank for rank in self.variant.members if rank not in ends]
-        return ", ".join([*told, f"{name_ranks(others)} did not"] if others else told)
+        parts = []
+        others = []
+        for rank in self.variant.members:
+            if rank in timed and timed[rank].block.ended:
+                parts.append(f"rank {rank} ended after {timed[rank].steps_done} steps")
+            else:
+                others.append(rank)
+        if others:
+            parts.append(f"{name_ranks(others)} did not")
+        return ", ".join(parts)
 
-    def _unequal(self, told: str, error: RankError | None = None) -> RankError:
+    def _unequal(self, what: str, error: RankError | None = None) -> RankError:
         """Return the error for ranks that do not make equal steps.
 
         `error` is what became of those that waited for others.
         """
-        _, *places, _, usable = str(error).splitlines() if error else ("", "", "")
-        rule = "All ranks make equal steps: give each as much data, or let it yield 0."
-        lines = [f"{self.variant.experiment.name}(): {told}.", *places, rule, usable]
-        return RankError("\n".join(filter(None, lines)))
+        places = error.places if error else ()
+        usable = error.usable if error else ""
+        first = f"{self.variant.experiment.name}(): {what}."
+        lines = [first, *places, _EQUAL_STEPS, usable]
+        message = "\n".join(line for line in lines if line)
+        return RankError(message, places=places, usable=usable)
+
+    def on_each(self, function: Callable[[Driver], Any]) -> list[Any]:
+        """Call a function with the run's driver on each rank; return the answers."""
+        return [*self._ask(there.use_driver, function).values()]
 
     def close(self, because: BaseException | None = None) -> None:
         """Close all generators, unless a failure has done so."""
@@ -288,8 +335,10 @@ class RanksVariant(Variant):
                 "runs.\nRename it; inside, dist.get_world_size() tells the number."
             )
         super().__init__(experiment, {RANKS: len(ranks), **knobs})
-        self.engines, self.members = ranks._engines, ranks._members
-        self.block_seconds, self.sent = _BLOCK_SECONDS, (experiment, dict(knobs))
+        self.engines = ranks._engines
+        self.members = ranks._members
+        self.block_seconds = _BLOCK_SECONDS
+        self.sent = (experiment, dict(knobs))
         self.shared = Shared([])  # what it closes over is sent with each run
 
     def ask(
@@ -298,19 +347,3 @@ class RanksVariant(Variant):
         """Call a function on each rank; return what each returned."""
         call = Call(self.engines, progress, self.members, f"{self.experiment.name}()")
         return call.run(function, *arguments)
-
-    @contextlib.contextmanager
-    def during(
-        self,
-        progress: Progress,
-        make: Callable[[], contextlib.AbstractContextManager[Any]],
-        read: Callable[[Any], Any] = repr,
-    ) -> Generator[list[Any], None, None]:
-        """Enter a context on each rank; afterwards the list holds what `read` makes."""
-        self.ask(progress, there.enter, make)
-        epoch, found = self.engines.epoch, list[Any]()
-        try:
-            yield found
-        finally:
-            if epoch == self.engines.epoch:  # else a failure has ended all contexts
-                found += self.ask(progress, there.exit_latest, read)
