@@ -25,7 +25,7 @@ FOLDERS = kit tests tutorials binder
 # Tests that start browsers, kernels and ranks, and wait for them.
 PROCESSES = tests/browser tests/processes
 # They measure in earnest, so nothing runs beside them.
-ALONE = tests/test_planted_loops.py
+ALONE = tests/diagnosis/test_planted_loops.py
 ADVERSARIAL = tests/benchmarks/test_adversarial_in_real_time.py
 # Two halves of the chapters, by the last digit of their numbers.
 EVEN = $(wildcard tutorials/[01][02468]_*.ipynb)

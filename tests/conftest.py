@@ -1,14 +1,13 @@
 """Fixtures that several test files share, and how properties are tried."""
 
 import gc
-import importlib
+import os
 import signal
 
 import helpers
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from strict import *  # noqa: F403
 
 import kit.clock
 from kit import system
@@ -21,20 +20,14 @@ PATIENT |= {"database": None}
 settings.register_profile("ci", derandomize=True, max_examples=30, **PATIENT)
 settings.register_profile("nightly", max_examples=1000, print_blob=True, **PATIENT)
 settings.load_profile("ci")
-#: What PyTorch and others import when it is first used: no test shall pay for all.
-LATE = ("torch._dynamo", "scipy.stats", "matplotlib.figure", "ipywidgets")
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs so: interrupts could not be tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def loaded():
-    """Load what is loaded late, before the processor time of a test is counted."""
-    for name in LATE:
-        importlib.import_module(name)
-    # Threads that wait for each other burn time where others use the cores.
+def one_thread():
+    """Compute on one thread: several wait for each other beside other programs."""
     torch.set_num_threads(1)
 
 
@@ -98,3 +91,23 @@ def progresses(monkeypatch):
 
     monkeypatch.setattr(measurement, "Progress", Recorded)
     return made
+
+
+def forbid_skip(report):
+    """Make a skip a failure where nothing may be skipped, as in `.ci/run`."""
+    is_skip = report.skipped and not hasattr(report, "wasxfail")
+    if is_skip and os.environ.get("KIT_STRICT") == "1":
+        reason = report.longrepr[2] if report.longrepr else "for no reason"
+        report.outcome = "failed"
+        report.longrepr = f"nothing may be skipped here (KIT_STRICT=1): {reason}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    return forbid_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    return forbid_skip((yield))

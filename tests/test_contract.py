@@ -3,18 +3,15 @@
 That imports go downward only is a contract of import-linter in pyproject.toml.
 """
 
-import ast
 import doctest
 import importlib
 import inspect
-import itertools
 import os
 import re
 import runpy
 import shlex
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -28,9 +25,6 @@ from kit.__main__ import main
 
 KIT = ROOT / "kit"
 FILES = sorted(KIT.rglob("*.py"))
-BESIDE = ROOT / "tutorials", ROOT / "tutorials" / "scripts"
-SCRIPTS = [p for p in own_files() if p.suffix == ".py" and p.parent in BESIDE]
-MOST_FRAMES = 9
 
 #: The fixed public names: where each is built, and its keywords.
 NAMES = {
@@ -123,16 +117,6 @@ def test_the_kit_offers_what_was_promised_and_nothing_else():
         exec("from kit import comparr")
 
 
-def test_what_has_a_public_name_is_used():
-    """By the kit itself, the front page, a notebook, or what lies beside those."""
-    nodes = [n for path in FILES for n in ast.walk(ast.parse(path.read_text("utf-8")))]
-    made = {n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    made -= {getattr(n, "id", getattr(n, "attr", "")) for n in nodes}
-    paths = [ROOT / "README.md", *BESIDE[0].rglob("*.ipynb"), *SCRIPTS]
-    told = b"".join(path.read_bytes() for path in paths)
-    assert not [x for x in made if not x.startswith("_") and x.encode() not in told]
-
-
 #: Their examples start ranks, draw much, or load for long.
 LONG = ("kit.data", "kit.ranks.ranks", "kit.tuning")
 
@@ -151,35 +135,6 @@ def test_examples_in_docstrings_are_true(name, quick, monkeypatch):
     module = importlib.import_module(name)
     result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
     assert result.attempted and not result.failed
-
-
-def calls_above(frame):
-    """Return the kit's functions between a generator and this file."""
-    found = []
-    while (module := frame.f_globals["__name__"]) != __name__:
-        assert module.startswith("kit.") or module == "contextlib", module
-        found.append(frame.f_code.co_name)
-        frame = frame.f_back
-    return tuple(found)
-
-
-@pytest.mark.parametrize("how", ["measured", "compared", "whole runs"])
-def test_few_calls_lie_between_the_reader_and_their_generator(tidy, how):
-    """Whoever reads a traceback, or the code, comes from one to the other."""
-    seen = set()
-
-    def train(*, variant=1):
-        for _ in range(5) if how == "whole runs" else itertools.count():
-            seen.add(calls_above(sys._getframe(1)))
-            yield 1
-            time.sleep(0.002)
-
-    if how == "measured":
-        kit.measure(train, seconds=0.2)
-    else:
-        length = {"seconds": None, "repeats": 2} if how == "whole runs" else {}
-        kit.compare(train, variant=[1, 2], **{"seconds": 0.2} | length)
-    assert 2 <= max(map(len, seen)) <= MOST_FRAMES, max(seen, key=len)
 
 
 README = read("README.md")
@@ -267,33 +222,11 @@ def test_a_reader_installs_no_tools_of_contributors():
     assert not heavy, "it brings a hundred packages, and once none that fit together"
 
 
-def test_ci_calls_the_commands_of_contributors():
-    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), flags=re.M))
-    for name, wanted in (("test", {"test"}), ("nightly", {"test-all"})):
-        text = read(f".github/workflows/{name}.yml")
-        called = set(re.findall(r"run: make ([a-z-]+)", text))
-        assert called == wanted <= targets
-    assert "make test " in read(".ci/run")
-
-
 def test_on_binder_tensorboard_is_shown_through_the_hub():
     command = [ROOT / "binder" / "start", "printenv", "TENSORBOARD_PROXY_URL"]
     more = {"JUPYTERHUB_SERVICE_PREFIX": "/user/ada/"}
     said = subprocess.check_output(command, env=os.environ | more, text=True)
     assert said == "/user/ada/proxy/%PORT%/\n"
-
-
-SCRIPTS_OF_BASH = [".ci/run", "binder/postBuild", "binder/start"]
-SCRIPTS_OF_BASH += ["tutorials/scripts/record_gpu.sh"]
-
-
-@pytest.mark.parametrize("name", SCRIPTS_OF_BASH)
-def test_a_script_stops_at_its_first_error(name):
-    first, *rest = read(name).splitlines()
-    code = [line for line in rest if line and not line.startswith("#")]
-    assert (first, code[0]) == ("#!/usr/bin/env bash", "set -euo pipefail")
-    assert os.access(ROOT / name, os.X_OK)
-    subprocess.run(["bash", "-n", ROOT / name], check=True)
 
 
 def test_make_knows_every_command_that_a_document_names():

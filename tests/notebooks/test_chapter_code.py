@@ -1,11 +1,9 @@
-"""Code of chapters that readers take with them: a recipe, plans, a race."""
+"""Code of chapters that readers take with them: a recipe, plans."""
 
 import ast
-import copy
 import itertools
 import threading
 
-import lenet_race
 import nbformat
 import pipelines
 import pytest
@@ -14,7 +12,6 @@ from helpers import wait_until
 from hypothesis import given, strategies as st
 from project import TUTORIALS
 
-import kit
 from kit.costs import LINKS
 
 
@@ -102,27 +99,6 @@ def test_a_plan_leaves_the_sum_and_takes_what_is_predicted(chapter, name, n, siz
             into = have[m.receiver].tensor_split(m.parts)[m.part]
             into.copy_(into * m.adds + part)
     assert {*torch.cat(have).tolist()} == {2.0**n - 1}
-
-
-# The LeNet race
-
-
-@pytest.mark.nightly
-def test_a_race_keeps_the_training_and_claims_no_speed_without_it(tidy, tmp_path):
-    race = ["--images=600", "--epochs=2", "--device=cpu"]
-    recording = tmp_path / "a.json"
-    told = [f"--json={recording}", "--variants", "source", "resident", "fused"]
-    assert lenet_race.main([*race, *told]) == 0
-    source, *others = kit.load(recording)
-    for trial in others:  # the same steps, from the same weights
-        losses, wanted = (each.metrics["loss"][1::2] for each in (trial, source))
-        assert losses == pytest.approx(wanted, rel=1e-4)
-    ill = copy.deepcopy(source)
-    for life in ill.runs:
-        life.metrics["accuracy"] = [x - 0.1 for x in life.metrics["accuracy"]]
-    arguments = lenet_race.read_arguments(race)
-    table = lenet_race.make_table({"source": source, "resident": ill}, arguments)
-    assert "not claimed" in table and "not equal" in table
 
 
 # Chapter 15: plans of a pipeline, and what autograd keeps

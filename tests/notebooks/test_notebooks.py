@@ -64,57 +64,6 @@ def change(path, edit):
     return list(find_faults(path))
 
 
-def show(kind="display_data", **output):
-    return lambda _, cell: cell.outputs.append(nbformat.v4.new_output(kind, **output))
-
-
-def update(**fields):
-    return lambda _, cell: cell.update(nbformat.from_dict(fields))
-
-
-WRONG = [
-    ("changed since", update(source="x = 2")),
-    ("once each and in order", update(execution_count=7)),
-    ("is hidden", update(metadata={"tags": ["hide-input"]})),
-    ("is hidden", update(metadata={"jupyter": {"source_hidden": True}})),
-    ("nothing to compare", update(metadata={"tags": ["nbval-check-output"]})),
-    ("stores an error", show("error", ename="E", evalue="", traceback=[])),
-    ("on stderr", show("stream", name="stderr", text="Warning")),
-    ("a widget", show(data={"application/vnd.jupyter.widget-view+json": {}})),
-    ("a script", show(data={"text/html": "<script>"})),
-    ("progress", show(data={"text/plain": "3 s"}, metadata={"kit": "progress"})),
-    ("alt text", show(data={"image/png": "AAAA"})),
-    ("alt text", show(data={"text/html": "<img alt='' src='x'>"})),
-    ("1 MB", show(data={"text/plain": "x" * 1_000_000})),
-    ("kernelspec", lambda book, _: book.metadata.kernelspec.update(name="mine")),
-    ("state of widgets", lambda book, _: book.metadata.update(widgets={})),
-]
-
-
-@pytest.mark.parametrize(("words", "edit"), WRONG)
-def test_a_fault_of_a_stored_notebook_is_seen(notebook, words, edit):
-    assert words in "\n".join(change(notebook("x = 1"), edit))
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("!pip install kit", "installs something"),
-        ("import sys\nsys.path.append('.')", "changes the path"),
-        ("rounds = 5 if kit.quick else 100", "first code cell"),
-        ("warnings.simplefilter('ignore')", "hides warnings"),
-        ("if x:\n    kit.claim('So.', r)", "top level"),
-        ("def f():\n    kit.claim('So.', r)", "top level"),
-        ("x and kit.claim('So.', r)", "top level"),
-        ("kit.claim(sentence, r)", "as a string"),
-        ("kit.claim('So.', r, at_least=bar)", "literal"),
-    ],
-)
-def test_a_cell_that_a_reader_could_not_trust_is_seen(notebook, source, words):
-    path = notebook("x = 1", source)
-    assert words in "\n".join(find_faults(path))
-
-
 def test_the_chapters_cover_all_points_of_their_sources():
     """No list but what the notebooks say: whoever drops a point sees it here."""
     said = set()

@@ -3,15 +3,13 @@
 #
 #     tutorials/scripts/record_gpu.sh [option …] WHEELS OUT [CHAPTER …]
 #
-#     tutorials/scripts/record_gpu.sh wheels out 00 04
-#     tutorials/scripts/record_gpu.sh --race 10 --bundle wheels out
+#     tutorials/scripts/record_gpu.sh --bundle wheels out 00 04
 #
 # WHEELS   a folder with what the machine lacks, or - where it lacks nothing
 # OUT      a new folder, for recordings, notebooks and a log
 # CHAPTER  a number (04), a name (04_loading) or a path
 #
 # --seconds N   end and save after so many in all (570): what runs then is cut
-# --race SEEDS  afterwards, in the time that is left, run the LeNet race
 # --bundle      leave two files only: recordings.tar.gz and log.txt
 # --quick       try it in quick mode; no claim is judged by it
 #
@@ -40,22 +38,19 @@ refuse() {
   exit 2
 }
 
-limit=570 seeds="" bundle=false quick=()
+limit=570 bundle=false quick=()
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --seconds) limit=${2:-} && shift 2 || refuse "--seconds needs a number" ;;
-    --race) seeds=${2:-} && shift 2 || refuse "--race needs a number of seeds" ;;
     --bundle) bundle=true && shift ;;
     --quick) quick=(--quick) && shift ;;
     *) refuse "$1 is no option: the head of this file lists them" ;;
   esac
 done
 [[ $limit =~ ^[1-9][0-9]*$ ]] || refuse "--seconds $limit is not a whole number"
-[[ -z $seeds || $seeds =~ ^[1-9][0-9]*$ ]] || refuse "--race $seeds is not a number"
-(($# >= 2)) || refuse "say WHEELS OUT CHAPTER …: the head of this file has examples"
+(($# >= 3)) || refuse "say WHEELS OUT CHAPTER …: the head of this file has an example"
 wheels=$1 out=$2
 shift 2
-(($#)) || [[ $seeds ]] || refuse "name a chapter, such as 00, or --race 10"
 [[ $wheels == - || -d $wheels ]] || refuse "there is no folder $wheels for WHEELS"
 "$python" -c "import importlib.util as find
 exit(any(find.find_spec(name) is None for name in '$present'.split()))" ||
@@ -104,26 +99,12 @@ record() {
     "${quick[@]}" "${chapters[@]}"
 }
 
-race() {
-  local left=$((limit - SECONDS - 5)) name size=()
-  echo "== Racing with $seeds seeds, $left s are left"
-  ((left > 0)) || return 1
-  name=$("$python" -c 'import kit; print(kit.this_machine().name)')
-  [[ ! ${quick[*]} ]] || size=(--images 512 --epochs 1)
-  name=lenet_race__${name}__$(date +%F)
-  # Interrupted, it keeps what it has, and prints its table.
-  timeout --signal=INT --kill-after=5 "$left" \
-    "$python" "$root/tutorials/scripts/lenet_race.py" --seeds "$seeds" \
-    --json "$out/$name.json" "${size[@]}" 2>&1 | tee "$out/lenet_race.txt"
-}
-
 # No `set -e` in here: what failed is told at the end, with what is there all the same.
 main() {
   local status=0
   install || return 1
   "$python" -m kit machine
-  if ((${#chapters[@]})); then record || status=1; fi
-  if [[ $seeds ]]; then race || status=1; fi
+  record || status=1
   echo "== After $SECONDS s there is:"
   (cd "$out" && find . -type f ! -name log.txt | sort)
   cat <<'END'

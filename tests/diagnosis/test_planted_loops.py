@@ -16,7 +16,6 @@ from kit.diagnosis.causes import CAUSES
 #: The second is how long a reader waits, unless told otherwise.
 SECONDS, MORE_SECONDS = 5.0, 40.0
 LONGER = pytest.param(MORE_SECONDS, marks=pytest.mark.nightly)
-
 pytestmark = pytest.mark.usefixtures("tidy")
 
 
@@ -46,7 +45,7 @@ PLANTED = {
 @pytest.mark.parametrize("seconds", [SECONDS, LONGER])
 @pytest.mark.parametrize("cause", PLANTED)
 def test_no_planted_loop_gets_a_wrong_verdict(cause, seconds, capsys):
-    # The others need a device: `test_diagnosis.py`.
+    # The others need a device: `test_diagnosing.py`.
     assert {*CAUSES} - {*PLANTED} == {"transfer", "sync"}
     torch.set_num_threads(kit.this_machine().cores)  # as chapter 02 does
     found = kit.diagnose(PLANTED[cause], seconds=seconds)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import FakeClock
+from project import ROOT
 from torch import nn
 from torch.distributions import Distribution, Normal
 from torch.nn import functional as F
@@ -543,7 +544,7 @@ def test_each_repair_addresses_a_cause_or_follows_alone():
 
 
 def test_the_documentation_lists_each_cause_and_each_repair():
-    page = Path(__file__).parents[1] / "kit" / "DIAGNOSING.md"
+    page = ROOT / "kit" / "DIAGNOSING.md"
     rows = [row for row in page.read_text("utf-8").splitlines() if row[:3] == "| `"]
     first = " ".join(row.split("|")[1] for row in rows)
     named = {*re.findall("`([a-z_0-9]+)`", first)}

@@ -1,0 +1,153 @@
+"""Advice was tried in the same run, is not given where it loses, and says where."""
+
+import dataclasses
+import html
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from experiments import CORES, report, simulating
+from helpers import FakeClock
+from torch import nn
+
+import kit
+import kit.clock
+from kit.diagnosis.saving import Saving
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def spending(*, clock, cost):
+    """Take longer while anomaly detection is on."""
+    torch.set_num_threads(CORES + 6)
+    torch.autograd.set_detect_anomaly(True, check_nan=False)
+    model = nn.Linear(16, 3).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    while True:
+        clock.work(0.02 + cost * torch.is_anomaly_enabled())
+        optimizer.zero_grad()
+        model(torch.ones(3, 16, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+        yield 1
+
+
+def test_a_repair_that_gains_is_the_line_to_change_and_where():
+    clock = FakeClock()
+    with simulating(clock):
+        found = kit.diagnose(spending, seconds=30.0, clock=clock, cost=0.18)
+    assert found.verdict == "settings" and found.places["anomaly"]
+    change, verify = found.next_steps()
+    assert change.startswith("change  torch.autograd.set_detect_anomaly(False)  (at ")
+    assert f"{Path(__file__).name}:" in change and "tried: saves 90 % [" in change
+    assert verify.startswith("verify  kit.compare({")
+    assert "With anomaly detection off, a step takes 90 % " in found.sentence()
+    assert change in repr(found) and change in html.unescape(found._repr_html_())
+
+
+@pytest.mark.parametrize(("seconds", "tried"), [(40.0, 2), (70.0, 3)])
+def test_two_repairs_are_tried_and_more_in_more_seconds(seconds, tried):
+    clock = FakeClock()
+    with simulating(clock):
+        found = kit.diagnose(spending, seconds=seconds, clock=clock, cost=0.25)
+    assert {*found.tried} == {*["anomaly", "float32", "threads"][:tried]}
+    missing = re.search(
+        r"Not measured: a step with \d+ threads? \(about .*more seconds",
+        repr(found),
+    )
+    assert bool(missing) == (tried == 2)
+
+
+def test_a_repair_that_loses_is_stopped_early_and_not_advised():
+    clock, seen = FakeClock(), []
+
+    def slow_with_all_cores(*, clock):
+        torch.set_num_threads(CORES + 6)
+        while True:
+            is_on = torch.get_num_threads() == CORES
+            seen.append(is_on)
+            clock.work(0.4 if is_on else 0.02)
+            yield 1
+
+    with simulating(clock):
+        found = kit.diagnose(slow_with_all_cores, seconds=40.0, clock=clock)
+    assert sum(seen) <= 16, "as few as four blocks of one step, and those dropped"
+    assert found.tried["threads"].value == pytest.approx(-19, rel=0.01)
+    told = f"with {CORES} threads, a step takes 20 × as long here"
+    assert told in repr(found) and "don't use it" in repr(found)
+    assert found.verdict != "threads"
+
+
+def test_one_slow_step_after_a_change_is_no_loss():
+    clock = FakeClock()
+
+    def train(*, clock):
+        torch.set_num_threads(CORES + 6)
+        before, since = torch.get_num_threads(), 9
+        while True:
+            now = torch.get_num_threads()
+            since = 0 if now != before else since + 1
+            clock.work((0.05 if now == CORES else 0.1) + 1.0 * (since == 1))
+            before = now
+            yield 1
+
+    with simulating(clock):
+        found = kit.diagnose(train, seconds=40.0, clock=clock)
+    assert found.tried["threads"].value == pytest.approx(0.5, rel=0.01)
+    assert "few steps" not in repr(found)
+
+
+def test_a_repair_of_useful_work_is_what_the_report_begins_with():
+    gains = {"channels_last": Saving(0.4, 0.35, 0.45)}
+    found = dataclasses.replace(
+        report(), verdict="healthy", reason="useful", savings={}, tried=gains
+    )
+    assert (
+        found.sentence() == "With channels last, a step takes 40 % [35, 45] less time."
+    )
+    assert found.next_steps()[0].startswith("change  model = model.to(memory_format=")
+    assert "Nothing to repair" not in repr(found) and "rounding only" in repr(found)
+
+
+def test_a_repair_that_cannot_be_tried_leaves_the_rest_as_it_is():
+    clock = FakeClock()
+
+    class Far(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = nn.Linear(4, 1).double()
+
+        def forward(self, rows):
+            return self.model((rows + 1e9) - 1e9)
+
+    def needs_digits(*, clock):
+        model, rows = Far(), torch.rand(8, 4, dtype=torch.float64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+        while True:
+            clock.work(0.1)
+            optimizer.zero_grad()
+            model(rows).sum().backward()
+            optimizer.step()
+            yield 8
+
+    with simulating(clock):
+        found = kit.diagnose(needs_digits, seconds=40.0, clock=clock)
+    assert "needs the digits" in found.untried["float32"]
+    assert "Not tried: float32 in place of float64; its outputs would" in repr(found)
+    assert found.verdict != "settings"
+
+
+def test_advice_that_cannot_gain_here_is_not_given():
+    found = dataclasses.replace(
+        report(), verdict="compute", reason="", savings={}, tried={}
+    )
+    assert any("not tried here" in line for line in found.next_steps())
+    found = dataclasses.replace(found, untried={"bfloat16": "no instructions"})
+    assert found.next_steps() == []
+
+
+def test_workers_are_not_advised_where_a_batch_takes_less_time_than_to_send_it():
+    found = report()
+    assert "decoding" in found.advice.sentence
+    quick = found.profile._replace(step_seconds=0.002)
+    assert "by one index" in dataclasses.replace(found, profile=quick).advice.sentence

@@ -1,0 +1,410 @@
+"""A switch leaves out one cause, in the run alone, and puts everything back."""
+
+import dataclasses
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from experiments import Counted, Far
+from helpers import children, wait_until
+from hypothesis import assume, given, strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from kit.diagnosis import repairing, switches
+from kit.diagnosis.modules import Training
+from kit.diagnosis.wrapping import Work, change
+from kit.measuring.experiment import resolve
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+SWITCHES = {
+    "input": switches.BatchesInMemory,
+    "optimizer": switches.NoUpdate,
+    "transfer": switches.BatchesOnDevice,
+    "sync": switches.NumbersUnread,
+    "threads": lambda work: repairing.OtherThreads(work, Training()),
+}
+
+
+class Switched:
+    """A run with one switch in it, as a diagnosis makes it."""
+
+    def __init__(self, experiment, cause):
+        self.work = Work()
+        self.switch = SWITCHES[cause](self.work)
+        self.switch.number = 3  # of threads
+        resolved = change(resolve(experiment), self.switch.install, work=self.work)
+        self.generator = resolved.start({})
+        next(self.generator)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.generator.close()
+
+    def turn(self, on):
+        if on:  # what is given again was kept before
+            self.switch.prime()
+            self.run(2)
+        self.switch.turn(on)
+
+    def run(self, steps):
+        return [next(self.generator) for _ in range(steps)]
+
+
+def has_three():
+    """Return whether the calling thread computes with three threads."""
+    # What a new thread reports may differ from what OpenMP gives it.
+    return "omp_get_max_threads() : 3" in torch.__config__.parallel_info()
+
+
+def make_probe(cause, patch):
+    """Return what has a cause, and what tells whether that was left out."""
+    data, calls, moved = Counted(), [], []
+    loader, weight = DataLoader(data, batch_size=2), nn.Parameter(torch.ones(1))
+    weight.grad, real = torch.ones(1), torch.Tensor.item
+    optimizer, far = torch.optim.SGD([weight], lr=1.0), torch.ones(1).as_subclass(Far)
+    patch.setattr(torch.Tensor, "item", lambda x: calls.append(1) or real(x))
+
+    def move():
+        moved.append(torch.rand(3).to("meta"))
+
+    return {
+        "input": (lambda: list(loader), lambda: data.read),
+        "optimizer": (optimizer.step, weight.tolist),
+        "threads": (lambda: torch.set_num_threads(1), lambda: has_three() or object()),
+        "transfer": (move, lambda: len({*map(id, moved)})),
+        "sync": (lambda: far.item(), lambda: len(calls)),
+    }[cause]
+
+
+@pytest.mark.parametrize("cause", SWITCHES)
+def test_a_cause_is_left_out_of_what_is_measured_and_of_no_cell(cause, monkeypatch):
+    act, look = make_probe(cause, monkeypatch)
+    step, own, readers = [], [], []
+
+    def is_left_out():
+        act()
+        before = look()
+        act()
+        return look() == before
+
+    with ThreadPoolExecutor(1) as cell:
+        cell.submit(int).result()  # its thread is there before the run begins
+
+        def experiment():
+            while True:
+                with ThreadPoolExecutor(1) as pool:
+                    step.append(is_left_out())
+                    own.append(pool.submit(is_left_out).result())
+                readers.append(cell.submit(is_left_out).result())
+                yield 1
+
+        with Switched(experiment, cause) as run:
+            run.run(2)
+            assert not any(step + own), "nothing is left out before the switch is on"
+            run.turn(True)
+            run.run(3)
+            assert step[-1] and own[-1], (
+                "in the run, and in a thread that it has started"
+            )
+            assert not any(readers), "in a cell that runs meanwhile"
+            assert not is_left_out() or cause == "threads", "between two steps"
+            run.turn(False)
+            run.run(1)
+            assert not step[-1] and not own[-1], "it is put back"
+    assert not is_left_out(), "after the run"
+
+
+def test_what_stays_on_its_device_is_no_copy_to_be_left_out():
+    def experiment():
+        while True:
+            moved.append(torch.rand(()).to(torch.float64))
+            yield 1
+
+    moved = []
+    with Switched(experiment, "transfer") as run:
+        run.turn(True)
+        run.run(5)
+    assert len({*map(float, moved)}) == len(moved)
+
+
+def test_whole_numbers_are_read_since_they_may_be_indices():
+    read = []
+
+    def experiment():
+        for number in itertools.count():
+            read.append(torch.tensor([number]).as_subclass(Far).item())
+            yield 1
+
+    with Switched(experiment, "sync") as run:
+        run.turn(True)
+        run.run(5)
+    assert read == [*range(len(read))]
+
+
+@given(
+    length=st.integers(1, 30),
+    size=st.integers(1, 6),
+    drops=st.booleans(),
+    is_anew=st.booleans(),
+    turns=st.lists(st.integers(1, 20), min_size=1, max_size=4),
+)
+def test_epochs_are_as_long_with_batches_in_memory(length, size, drops, is_anew, turns):
+    assume(length >= size)
+    data, epochs = [Counted(length), Counted(length, first=1000)], []
+
+    def make():
+        return [DataLoader(one, size, drop_last=drops) for one in data]
+
+    def experiment():
+        loaders = make()
+        while True:
+            epochs.append(0)
+            for one, other in zip(*(make() if is_anew else loaders), strict=True):
+                assert one.max() < 1000 <= other.min(), "each loader has its own"
+                one.add_(1000)  # a step may change a batch in place
+                epochs[-1] += 1
+                yield len(one)
+
+    with Switched(experiment, "input") as run:
+        run.run(5)
+        for steps in turns:
+            run.turn(True)
+            first = data[0].read
+            run.run(steps)
+            assert data[0].read == first, "it was loaded although it was left out"
+            run.turn(False)
+            run.run(3)
+    expected = length // size if drops else math.ceil(length / size)
+    assert {*epochs[:-1]} <= {expected} and epochs[-1] <= expected
+
+
+def test_kept_batches_are_the_originals_unless_the_loop_changes_them():
+    for changes in (False, True):
+        seen = []
+
+        def experiment(changes=changes, seen=seen):
+            while True:
+                for batch in DataLoader(Counted(100), 2):
+                    seen.append((id(batch), batch.sum().item()))
+                    if changes:
+                        batch.zero_()
+                    yield 1
+
+        with Switched(experiment, "input") as run:
+            run.turn(True)
+            kept = seen[-2:]
+            run.run(2)
+            assert [total for _, total in seen[-2:]] == [total for _, total in kept]
+            assert (seen[-2:] == kept) is not changes
+
+
+def test_a_stream_ends_its_epoch_where_it_did():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(torch.arange(12.0))
+
+    validated = []
+
+    def experiment():
+        while True:
+            steps = 0
+            for _ in DataLoader(Stream(), 2):
+                steps += 1
+                yield 1
+            validated.append(steps)
+
+    with Switched(experiment, "input") as run:
+        run.run(13)  # two epochs: its length is known
+        run.turn(True)
+        run.run(12)
+    assert len(validated) >= 4 and {*validated} == {6}
+
+
+class Sharded(DataLoader):
+    """A loader with an `__iter__` of its own, as those of other libraries have it."""
+
+    def __iter__(self):
+        for index in range(len(self.dataset)):
+            yield self.dataset[index]
+
+
+@pytest.mark.parametrize("kind", [DataLoader, Sharded])
+def test_a_loader_that_looks_ahead_or_has_an_iter_of_its_own_is_left_out(kind):
+    data = Counted(10)
+
+    def experiment():
+        while True:
+            batches = iter(kind(data, batch_size=None))
+            ahead = next(batches)
+            for following in batches:
+                assert ahead is not following
+                ahead = following
+                yield 1
+
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        before = data.read
+        run.run(25)
+        assert data.read == before
+        run.turn(False)
+        run.run(25)
+        assert data.read > before
+
+
+def test_batches_with_a_graph_of_their_own_are_not_given_twice():
+    net = nn.Linear(3, 3)
+
+    def experiment():
+        while True:
+            for batch in DataLoader(Counted(10), 2, collate_fn=lambda x: net(x[0])):
+                batch.sum().backward()
+                yield 1
+
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        run.run(9)
+        assert "graph" in run.switch.obstacle
+
+
+def test_batches_that_the_loop_takes_apart_or_converts_are_copied():
+    """As others write it: labels taken out, numbers made smaller, objects that hold."""
+
+    class Holder:
+        def __init__(self, samples):
+            self.x = torch.stack(samples)
+
+    shapes = {
+        "dict": lambda samples: {"x": torch.stack(samples), "y": torch.ones(1)},
+        "object": Holder,
+    }
+    for name, collate in shapes.items():
+        totals = []
+
+        def experiment(name=name, collate=collate, totals=totals):
+            while True:
+                for batch in DataLoader(Counted(40), 2, collate_fn=collate):
+                    if name == "dict":
+                        batch.pop("y")
+                        batch["x"] = batch["x"].double()
+                    x = batch["x"] if name == "dict" else batch.x
+                    totals.append(x.sum().item())
+                    x.zero_()
+                    yield 1
+
+        with Switched(experiment, "input") as run:
+            run.turn(True)
+            kept = totals[-2:]
+            run.run(5)
+        assert kept[0] != 0 and {*totals[-4:]} == {*kept}
+
+
+@dataclasses.dataclass
+class Collator:
+    """As those of transformers: a data class, which cannot be hashed."""
+
+    scale: float
+
+    def __call__(self, samples):
+        return self.scale * torch.stack(samples)
+
+
+def test_a_loader_made_anew_each_epoch_with_a_list_is_known_again():
+    reads = []
+
+    def experiment():
+        while True:
+            samples = [torch.ones(2) for _ in range(12)]
+            schedule = iter(range(6))
+            for batch in DataLoader(samples, 2, collate_fn=Collator(2.0)):
+                next(schedule)  # an epoch that is too long raises
+                reads.append(batch)
+                yield 1
+            assert next(schedule, None) is None, "nor is it too short"
+
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        kept = {*map(id, reads[-2:])}
+        run.run(20)
+        assert {*map(id, reads[-10:])} == kept
+        assert len(run.switch.loaders.records) == 1
+        run.turn(False)
+        run.run(20)
+
+
+def test_copies_on_the_device_that_the_loop_changes_are_not_given_again():
+    seen = []
+
+    def experiment():
+        while True:
+            there = torch.ones(3).to("meta")
+            there.add_(1)
+            seen.append(there)
+            yield 1
+
+    with Switched(experiment, "transfer") as run:
+        run.turn(True)
+        run.run(4)
+        assert "in place" in run.switch.obstacle
+        run.switch.end()
+        assert not run.switch._answers, "they take memory of the device"
+
+
+def test_kept_batches_take_little_memory(monkeypatch):
+    monkeypatch.setattr("kit.diagnosis.batches._MOST_MEMORY", 0.0)
+
+    def experiment():
+        while True:
+            for _ in DataLoader(Counted(30), 3):
+                yield 1
+
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        (record,) = run.switch.loaders.records.values()
+        assert len(record.kept) == 1, "one is enough to leave loading out"
+
+
+def test_an_update_with_a_closure_is_never_left_out():
+    weight = nn.Parameter(torch.ones(1))
+
+    def close():
+        weight.grad = torch.ones(1)
+        return 0.5
+
+    def experiment():
+        optimizer = torch.optim.LBFGS([weight], lr=0.1, max_iter=1)
+        while True:
+            optimizer.step(close)
+            yield 1
+
+    with Switched(experiment, "optimizer") as run:
+        run.turn(True)
+        before = weight.item()
+        run.run(2)
+        assert weight.item() != before and "closure" in run.switch.obstacle
+
+
+def test_batches_in_memory_leave_no_worker_behind_and_the_loader_as_it_was():
+    loader = DataLoader(Counted(), num_workers=1, persistent_workers=True)
+    older = len(list(loader)), {*children()}
+
+    def experiment():
+        while True:
+            for batch in loader:
+                yield len(batch)
+            for batch in DataLoader(Counted(), num_workers=1):
+                yield len(batch)
+
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        run.run(20)
+        run.turn(False)
+        run.run(20)
+    wait_until(lambda: {*children()} <= older[1])
+    assert len(list(loader)) == 8
+    loader._iterator = None
