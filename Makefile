@@ -66,12 +66,12 @@ test: $(READY_FOR_TEST)  ## Run every check: style, spelling, tests, notebooks, 
 	$(MAKE) --no-print-directory test-style
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(SYNC) \
 	  test-odd test-even test-processes test-kit
-	$(MAKE) --no-print-directory test-alone
 	$(BIN)/python tutorials/scripts/claims.py --check
 
 test-all: export PYTEST_ADDOPTS += $(NIGHTLY)
 test-all: test  ## The same with appendices, what takes long, chapters at full length
 	$(MAKE) --no-print-directory test-appendices
+	$(MAKE) --no-print-directory test-alone
 	$(PYTEST) $(ADVERSARIAL)
 	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python tutorials/scripts/record.py --dry-run \
 	  tutorials/[0-9]*.ipynb

@@ -1,7 +1,7 @@
-"""Small training loops with a planted fault are diagnosed in earnest.
+"""Small training loops with a planted fault are diagnosed in earnest, once a night.
 
-A wrong verdict is red; "cannot tell" is printed, and red in `make test-all`. How often
-a verdict is right, over many more loops, is judged by `make bench`.
+`make test` has the same on a fake clock, in `test_diagnosing.py`. How often a verdict
+is right, over many more loops, is judged by `make bench`.
 """
 
 import pytest
@@ -42,14 +42,10 @@ PLANTED = {
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("seconds", [SECONDS, LONGER])
 @pytest.mark.parametrize("cause", PLANTED)
-def test_no_planted_loop_gets_a_wrong_verdict(cause, seconds, capsys):
+def test_a_planted_loop_gets_the_right_verdict(cause):
     # The others need a device: `test_diagnosing.py`.
     assert {*CAUSES} - {*PLANTED} == {"transfer", "sync"}
     torch.set_num_threads(kit.this_machine().cores)  # as chapter 02 does
-    found = kit.diagnose(PLANTED[cause], seconds=seconds)
-    with capsys.disabled():
-        print(f"\n{cause}: {found.verdict} {found.reason}")
-    known = {cause} if seconds == MORE_SECONDS else {cause, None}
-    assert found.verdict in known, found
+    found = kit.diagnose(PLANTED[cause])
+    assert found.verdict == cause, found

@@ -26,13 +26,13 @@ def define(name, *cells):
     return names
 
 
-# Chapter 00: a trainer's callback becomes a generator
+# More on chapter 00: a trainer's callback becomes a generator
 
 
 @pytest.fixture
 def steps_of(tidy):
     before = {*threading.enumerate()}
-    yield define("00_start_here.ipynb", "imports", "recipe")["steps_of"]
+    yield define("more/00_trainers.ipynb", "imports", "recipe")["steps_of"]
     wait_until(lambda: {*threading.enumerate()} <= before, 5)
 
 

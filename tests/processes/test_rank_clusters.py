@@ -75,7 +75,7 @@ def test_ranks_of_a_cluster_fail_and_go_on_and_close_leaves_it_as_it_was(
             with pytest.raises(RankError, match="can be used again"):
                 ranks.run(faults.define(faults.ONE.format(fault)))
         assert ranks.run(dist.get_rank) == [0, 1]
-        assert kit.measure(train, on=ranks, seconds=0.2).outcome == "finished"
+        assert kit.measure(train, on=ranks, seconds=0.2).items_per_second > 0
     refused(lambda: ranks.run(dist.get_rank), "close() was called")
     assert client[:].apply_sync(os.getpid) == pids
     assert client[:2].apply_sync(dist.is_initialized) == [False, False]

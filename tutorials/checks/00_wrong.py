@@ -35,22 +35,26 @@ def ends_after_one_epoch(*, batch_size=16):
         yield len(numbers)
 
 
-def no_warm_up(step, synchronize, clock):
-    synchronize()
+def time_steps(step, steps, clock):
     start = clock()
-    for _ in range(10):
+    for _ in range(steps):
         step()
-    synchronize()
-    return (clock() - start) / 10
+    return clock() - start
 
 
-def not_waiting(step, synchronize, clock):
-    step()
-    synchronize()
-    start = clock()
-    for _ in range(10):
-        step()
-    return (clock() - start) / 10
+def one_after_the_other(a, b, clock):
+    return time_steps(a, 20, clock) / time_steps(b, 20, clock)
+
+
+def always_a_first(a, b, clock):
+    pairs = [(time_steps(a, 5, clock), time_steps(b, 5, clock)) for _ in range(10)]
+    return sum(pair[0] for pair in pairs) / sum(pair[1] for pair in pairs)
+
+
+def upside_down(a, b, clock):
+    first, second = time_steps(a, 5, clock), time_steps(b, 5, clock)
+    second += time_steps(b, 5, clock)
+    return second / (first + time_steps(a, 5, clock))
 
 
 def evaluation_counts(train_step, evaluate):
@@ -72,6 +76,6 @@ def bare_yield_too_early(train_step, evaluate):
 
 WRONG = {
     "one_yield": [yields_before_the_step, yields_one, ends_after_one_epoch],
-    "honest": [no_warm_up, not_waiting],
+    "turns": [one_after_the_other, always_a_first, upside_down],
     "bare_yield": [evaluation_counts, bare_yield_too_early],
 }

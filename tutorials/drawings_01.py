@@ -1,0 +1,100 @@
+"""The drawing of chapter 01, and a queue that notes who was busy when."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from kit.figures import Drawing, Span
+
+#: The stations of an operation, and what each does.
+STATIONS = {
+    "Python": "finds the method,\nreads arguments",
+    "dispatcher": "chooses code for\ntype and device",
+    "autograd": "notes how to go\nback, if needed",
+    "allocator": "makes a tensor,\nfinds its memory",
+    "kernel": "does the\narithmetic",
+}
+
+
+def draw_path(title: str, prices: Mapping[str, str] | None = None) -> Drawing:
+    """Draw the stations of an operation, with a price under each where there is one."""
+    prices = prices or {}
+    told = "; ".join(f"{name}: {price}" for name, price in prices.items())
+    rows = 3.4 if prices else 2.4
+    drawing = Drawing(
+        title,
+        columns=15,
+        rows=rows,
+        alt=f"Five boxes in a row: {', '.join(STATIONS)}. {told}",
+    )
+    for number, (name, does) in enumerate(STATIONS.items()):
+        left = 3 * number
+        role = "measured" if name == "kernel" else "zone"
+        drawing.box(left, 0.1, 2.6, 0.8, name, role)
+        drawing.box(left, 1.0, 2.6, 1.2, does)
+        if name in prices:
+            drawing.box(left, 2.4, 2.6, 0.8, prices[name], "baseline")
+        if number:
+            drawing.arrow((left - 0.4, 0.5), (left, 0.5))
+    return drawing
+
+
+class Device:
+    """A queue with one worker, as a GPU has; it notes in `lanes` who was busy when."""
+
+    def __init__(self) -> None:
+        self._queue = ThreadPoolExecutor(
+            1, initializer=torch.set_num_threads, initargs=(1,)
+        )
+        self._queue.submit(torch.mm, torch.ones(9, 9), torch.ones(9, 9)).result()
+        self._begun = time.perf_counter()
+        self.lanes: dict[str, list[Span]] = {"Python": [], "device": []}
+
+    def launch(self, function: Callable[..., Any], *inputs: Any) -> Future[Any]:
+        """Put a call into the queue and go on at once."""
+        with self._noting("Python", "python", "launch"):
+            return self._queue.submit(self._run, function, inputs)
+
+    def item(self, launched: Future[Any]) -> float:
+        """Wait until a call has ended, and return a number of its result."""
+        with self._noting("Python", "sync", "item"):
+            return float(launched.result().flatten()[0])
+
+    def be_busy(self, milliseconds: float) -> None:
+        """Let Python do something else, which leaves Python's lock to the device."""
+        with self._noting("Python", "python", "busy"):
+            time.sleep(milliseconds / 1000)
+
+    def _run(self, function: Callable[..., Any], inputs: Any) -> Any:
+        with self._noting("device", "forward", function.__name__):
+            return function(*inputs)
+
+    def _noting(self, lane: str, phase: str, name: str) -> _Noting:
+        return _Noting(self.lanes[lane], self._begun, phase, name)
+
+    def find_idle_share(self) -> float:
+        """Return which share of the time the device had nothing to do."""
+        busy = sum(span.stop - span.start for span in self.lanes["device"])
+        return 1 - busy / max(span.stop for span in self.lanes["Python"])
+
+
+class _Noting:
+    """Notes from when to when its block ran."""
+
+    def __init__(self, spans: list[Span], begun: float, phase: str, name: str) -> None:
+        self._spans = spans
+        self._begun = begun
+        self._phase = phase
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter() - self._begun
+
+    def __exit__(self, *_: object) -> None:
+        stop = time.perf_counter() - self._begun
+        self._spans.append(Span(self._start, stop, self._phase, self._name))
