@@ -43,6 +43,8 @@ _MARKERS = ("D", "s", "^", "v", "P", "X")
 #: An interval counts for the axis up to so many times the largest value.
 _MOST_REACH = 1.5
 _ROW, _LINE_OF_TEXT = 0.46, 0.17  # inches
+#: What a text needs beside it, in inches: the gap to its bar, and half a marker.
+_BESIDE = 0.4
 
 
 @one_at_a_time
@@ -202,7 +204,7 @@ def _find_room(
     scale = math.log if is_log else float
     total = scale(reach[1]) - scale(reach[0])
     # The axes take about six tenths of the card's width.
-    room = total * (style.measure(text) + 0.25) / (0.6 * inches)
+    room = total * (style.measure(text) + _BESIDE) / (0.6 * inches)
     for _, *values in sorted(beside, key=lambda row: row[1] or 0.0):
         known = [value for value in values if is_known(value)]
         is_behind = bool(known) and max(known) > start
