@@ -16,7 +16,7 @@ EXERCISES = [*dict.fromkeys(CALL.findall(TEXT))]
 
 
 def read_wrong(number):
-    return runpy.run_path(TUTORIALS / "checks" / f"{number}_wrong.py")["WRONG"]
+    return runpy.run_path(str(TUTORIALS / "checks" / f"{number}_wrong.py"))["WRONG"]
 
 
 @every_chapter
