@@ -99,7 +99,7 @@ class Results:
 
     def _keep(self, choice: Choice, trial: Trial, value: Quantity, remark: str) -> None:
         self.trials.append(trial)
-        if trial.block_seconds:
+        if not math.isnan(value[0]):
             self._measured.pop(choice, None)  # the newest comes last
             self._measured[choice] = value
         odd = trial.outcome if trial.outcome != "finished" else ""

@@ -399,6 +399,20 @@ def test_the_memory_of_one_run_is_not_that_of_loading_libraries(show, monkeypatc
     assert first.round == -1 and later and len(starts) == len(later) + 1
 
 
+def test_a_comparison_of_memory_is_drawn_and_not_only_told(show):
+    """Its starts have no blocks."""
+
+    def train(*, size=1):
+        kept = torch.ones(size, 1_000_000)
+        while True:
+            yield len(kept)
+
+    shown = show(train, of="peak_memory_bytes", size=[1, 3])
+    shown.run("run-all")
+    assert "unknown" not in shown.alt
+    assert re.search(r"size=1: [\d,]+.*; size=3: [\d,]+", shown.alt), shown.alt
+
+
 def test_a_panel_reads_no_recording_of_another_experiment(show, tmp_path, monkeypatch):
     def other(*, pause=1):
         while True:

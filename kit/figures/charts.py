@@ -237,7 +237,8 @@ def _draw_recorded(
         row = (y, value, low, high)
         _draw_interval(axes, "x", row, COLOURS["recorded"], reach)
         if is_known(value):
-            axes.plot([value], [y], ls="", zorder=6, **_choose_marker(number))
+            look = _choose_marker(number) | {"clip_on": False}
+            axes.plot([value], [y], ls="", zorder=6, **look)
 
 
 def _choose_marker(number: int) -> dict[str, Any]:

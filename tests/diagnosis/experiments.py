@@ -153,7 +153,7 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
         "input": lambda: next(batches),
         "transfer": lambda: torch.ones(4).to("meta"),
         "python": spend,
-        "overhead": lambda: [torch.ones(1) for _ in range(20)],
+        "overhead": lambda: [torch.ones(1) for _ in range(100)],
         "sync": lambda: far.item(),
         "optimizer": optimizer.step,
         "compute": lambda: MATRIX @ MATRIX,

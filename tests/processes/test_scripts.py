@@ -110,6 +110,45 @@ def test_a_trainer_of_others_is_diagnosed_as_it_is(package, tmp_path):
         assert re.search(rf"{phase} +[1-9]\d*\.\d%", out), out
 
 
+#: What the appendix on trainers leaves to the reader.
+READERS = {
+    "transformers[torch]": """
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
+model = GPT2LMHeadModel(GPT2Config(vocab_size=99, n_embd=64, n_layer=2, n_head=2))
+data = [{"input_ids": (x := torch.randint(99, (32,))), "labels": x}] * 100_000
+args = TrainingArguments(use_cpu=True, report_to=[])
+""",
+    "lightning": """
+from lightning.pytorch.demos.boring_classes import BoringModel
+model = BoringModel()
+""",
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("package", READERS)
+def test_a_callback_of_the_appendix_makes_a_trainer_measurable(package, tmp_path):
+    """The code is what the appendix shows: readers copy it."""
+    book = nbformat.read(TUTORIALS / "more" / "00_trainers.ipynb", as_version=4)
+    recipe = next(cell.source for cell in book.cells if cell.id == "recipe")
+    text = "\n".join(cell.source for cell in book.cells)
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    (block,) = [each for each in blocks if package.partition("[")[0] in each]
+    lines = ["import queue, threading, torch, kit", recipe, READERS[package], block]
+    lines.append("print(kit.measure(train, seconds=2.0))")
+    (tmp_path / "measured.py").write_text("\n".join(lines))
+    apart = tmp_path / "apart"
+    venv.create(apart)
+    here = os.pathsep.join([sysconfig.get_path("purelib"), str(ROOT)])
+    where = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": here}}
+    python = str(apart / "bin" / "python")
+    install = [python, "-m", "pip", "install", "--quiet", package]
+    subprocess.run(install, check=True, **where)
+    out = subprocess.check_output([python, "measured.py"], text=True, **where)
+    assert re.search(r"items per second +[\d,.]+", out), out
+
+
 def test_a_cluster_takes_the_files_of_chapter_17():
     subprocess.run(["bash", "-n", SCRIPTS / "train.sbatch"], check=True)
     job, asked = ((SCRIPTS / n).read_text() for n in ("trainjob.yaml", "batch.json"))
