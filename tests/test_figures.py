@@ -308,6 +308,13 @@ def test_bars_over_more_than_ten_are_points_on_a_logarithmic_axis():
     assert [x.get_ydata()[0] for x in points] == [0, 1]
 
 
+def test_a_logarithmic_axis_has_room_for_what_others_recorded_and_what_was_predicted():
+    elsewhere = {"big, 2025": [("b", 50_000, None, None)]}
+    draw = bars([2, 900], predicted=[0.1, None], recorded=elsewhere)
+    low, high = draw().axes[0].get_xlim()
+    assert low < 0.1 and high > 50_000
+
+
 def test_a_label_of_many_words_is_whole():
     labels = ["precision=bfloat16, layout=channels_last, batch_size=256, threads=2"] * 2
     figure = figures.draw_bars(labels, [1, 2], title="T", unit="1/s", width=5.6)

@@ -36,7 +36,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import kit
 import kit.clock
-from kit.diagnosis import tracing
+from kit.diagnosis import switches, tracing
 from kit.diagnosis.causes import CAUSES
 from kit.diagnosis.saving import unknown
 from kit.diagnosis.steps import StepWatch, find_growing_steps
@@ -195,6 +195,26 @@ def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict):
         assert found.advice.code == f"torch.set_num_threads({CORES})"
     assert found.advice.code in repr(found) and found.advice.sentence in repr(found)
     assert math.fsum(found.shares.values()) == pytest.approx(1, abs=1e-9)
+
+
+def test_a_switch_that_fails_midway_is_off_in_the_trials_that_follow(monkeypatch):
+    turned, turn = [], switches.NoUpdate.turn
+
+    def note(switch, on):
+        turned.append(on)
+        turn(switch, on)
+
+    def fail(switch):
+        if switch.is_on:
+            raise OSError("no room")
+
+    monkeypatch.setattr(switches.NoUpdate, "turn", note)
+    monkeypatch.setattr(switches.NoUpdate, "begin_block", fail)
+    clock = FakeClock()
+    with simulating(clock):
+        found = kit.diagnose(planted, seconds=30.0, clock=clock, verdict="optimizer")
+    assert turned == [True, False]
+    assert not found.savings["optimizer"].measured
 
 
 def test_what_is_not_known_is_never_written_as_a_number():

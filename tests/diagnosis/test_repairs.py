@@ -4,6 +4,7 @@ import copy
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 from kit.diagnosis.causes import CAUSES
 from kit.diagnosis.modules import TimedHooks, Training
-from kit.diagnosis.repairs import FOLLOWING, REPAIRS
+from kit.diagnosis.repairs import FOLLOWING, REPAIRS, count_denormals
 from kit.diagnosis.wrapping import Work, change
 from kit.measuring.experiment import resolve
 
@@ -509,6 +510,12 @@ def test_what_was_flushed_is_as_it_was():
         assert model.weight.sum() == 0 or not torch.set_flush_denormal(True)
         run.turn(False)
         assert torch.equal(model.weight, kept) and float(kept[0, 0]) > 0
+
+
+def test_zeros_are_no_denormal_numbers():
+    weights = torch.tensor([0.0, 1.0, 1e-40, 0.0])
+    training = SimpleNamespace(list_state=lambda: [weights])
+    assert count_denormals(training) == 0.25
 
 
 def test_hooks_are_timed_once_and_put_back():

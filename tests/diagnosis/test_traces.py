@@ -168,3 +168,10 @@ def test_many_events_in_many_lanes_are_told_at_once():
     lanes = {"main thread": spans, "device 0": shifted}
     line = describe_overlaps(lanes)
     assert line == "main thread and device 0 are busy at once for 1 h 23 min."
+
+
+def test_a_long_block_is_busy_beside_each_of_several_short_ones():
+    short = [Span(start, start + 1.0, "", "") for start in (1.0, 3.0, 5.0)]
+    lanes = {"main thread": [Span(0.0, 10.0, "", "")], "device 0": short}
+    line = "main thread and device 0 are busy at once for 3.00 s."
+    assert describe_overlaps(lanes) == line
