@@ -13,10 +13,7 @@ from benchmarks.planted.settings import anomaly_left_on, hooks_left_on
 import kit
 from kit.diagnosis.causes import CAUSES
 
-#: The second is how long a reader waits, unless told otherwise.
-SECONDS, MORE_SECONDS = 5.0, 40.0
-LONGER = pytest.param(MORE_SECONDS, marks=pytest.mark.nightly)
-pytestmark = pytest.mark.usefixtures("tidy")
+pytestmark = [pytest.mark.usefixtures("tidy"), pytest.mark.nightly]
 
 
 def sort_scores():
