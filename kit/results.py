@@ -64,6 +64,7 @@ class Results:
         self.compared: Comparison | None = None
         self._measured: dict[Choice, Quantity] = {}
         self._rows: list[tuple[str, ...]] = []
+        self._earlier = 0
 
     def keep(self, choice: Choice, trial: Trial) -> None:
         """Keep what was measured of one choice."""
@@ -73,9 +74,13 @@ class Results:
     def keep_comparison(self, chosen: Sequence[Choice], made: Comparison) -> None:
         """Keep a comparison of these choices."""
         self.compared = made
+        self._earlier = len(self._rows)
         for choice, label, trial in zip(chosen, made.labels, made.trials, strict=True):
             ratio = made.ratios.get(label)
-            remark = f"{ratio} {ratio.verdict}" if ratio else "baseline"
+            remark = "baseline"
+            if ratio is not None:
+                is_known = not math.isnan(ratio.value)
+                remark = f"{ratio} {ratio.verdict}" if is_known else ratio.verdict
             self._keep(choice, trial, made.show(trial), remark)
 
     def drop(self, chosen: Sequence[Choice], why: str) -> None:
@@ -99,9 +104,10 @@ class Results:
 
     def _keep(self, choice: Choice, trial: Trial, value: Quantity, remark: str) -> None:
         self.trials.append(trial)
-        if not math.isnan(value[0]):
-            self._measured.pop(choice, None)  # the newest comes last
-            self._measured[choice] = value
+        if math.isnan(value[0]):
+            return  # stopped before it began
+        self._measured.pop(choice, None)  # the newest comes last
+        self._measured[choice] = value
         odd = trial.outcome if trial.outcome != "finished" else ""
         self._note(choice, value, ", ".join(filter(None, (remark, odd))))
 
@@ -109,19 +115,20 @@ class Results:
         """Add a row to the list of what was measured, of one choice or of all."""
         names = [choice.words[name] if choice else "all" for name in self._lists]
         middle, low, high = ("–" if v != v else format_number(v) for v in value)
-        interval = "" if math.isnan(value[1]) else f"[{low}, {high}]"
-        self._rows.append((f"{len(self._rows) + 1}", *names, middle, interval, remark))
+        if not math.isnan(value[1]):
+            middle = f"{middle} [{low}, {high}]"
+        self._rows.append((f"{len(self._rows) + 1}", *names, middle, remark))
 
     def write(self) -> str:
         """Return the comparison and the list of earlier runs as HTML."""
         rows, words = self._rows, ""
         if self.compared is not None:
             words = self.compared._repr_html_()
-            rows = rows[: -len(self.compared.trials)]
+            rows = rows[: self._earlier]
         elif len(self._measured) > 1:
             words = _ONE_AFTER_ANOTHER
         if rows:
-            heads = ("", *self._lists, self._unit, "interval or range", "")
+            heads = ("", *self._lists, self._unit, "")
             title = f"Measured so far, {len(rows)} in all, the newest first"
             newest = rows[: -_MOST_ROWS - 1 : -1]
             words += figures.html_table(heads, newest, title=title)
@@ -133,7 +140,7 @@ class Results:
 
     def find_title(self) -> str:
         """Return what the picture shows as a sentence with its figures."""
-        if self.compared is not None:
+        if self.compared is not None and self._has_ratio(self.compared):
             return self.compared.headline()
         if self._measured:
             values = {each: value for each, (value, *_) in self._measured.items()}
@@ -151,6 +158,11 @@ class Results:
             return f"Recorded on {machine.origin}: {self._write_span(values)}"
         values = {choice: self._predicted[choice] for choice in self._few}
         return f"Predicted: {self._write_span(values)}"
+
+    @staticmethod
+    def _has_ratio(compared: Comparison) -> bool:
+        """Return whether at least one round of both was measured before a stop."""
+        return any(not math.isnan(ratio.value) for ratio in compared.ratios.values())
 
     def _write_span(self, values: Mapping[Choice, float]) -> str:
         """Say from where to where values go, and nothing of who is best."""

@@ -21,7 +21,8 @@ _LINE, _CARD = COLOURS["border"], COLOURS["card"]
 _STYLE = f"""
 .kit-panel {{ border: 1px solid var(--jp-border-color2, {_LINE}); border-radius: 10px;
   background: var(--jp-layout-color1, {_CARD}); padding: 14px 16px; max-width: 868px; }}
-.kit-panel .widget-html-content {{ line-height: 1.45; font-size: 14px; }}
+.kit-panel .widget-html-content {{ line-height: 1.45; font-size: 14px;
+  min-width: 0; white-space: normal; }}
 .kit-panel .widget-toggle-buttons > div {{ display: flex; gap: 6px; flex-wrap: wrap; }}
 .kit-panel :is(.mod-active, .kit-run, .noUi-handle, .progress-bar) {{ color: {_CARD};
   background: {COLOURS["measured"]} !important; }}

@@ -19,7 +19,10 @@ Maker = Callable[..., dict[str, Callable[[], Generator]]]
 DISTURBED = ("other programs", "quota", "the host")
 #: Words of a reason that says: its steps are not all alike.
 CHANGES = ("settle", "change", "drift", "slow steps")
-WHO_KNOWS = "Only the experiment knows how many items it handled."
+#: Of pairs whose truth cannot be seen in so few seconds, or not at all.
+HIDDEN = {"expected": "says why", "excuses": CHANGES}
+UNSEEN = {"expected": "not catchable", "deceived": "faster"}
+UNSEEN |= {"not_catchable": "Only the experiment knows how many items it handled."}
 #: Milliseconds that a batch takes to load and to train, and how many are kept ready.
 LOADING, TRAINING, FEW, MANY = 8, 4, 2, 32
 #: The step where a batch has another shape.
@@ -34,7 +37,8 @@ class Adversarial:
 
     `ratio` is exact in simulated time. Who cannot tell, or refuses, gives a reason with
     one of `excuses` in it, which are in small letters. `not_catchable` says why one
-    cannot be caught, which gets the verdict `deceived`.
+    cannot be caught, which gets the verdict `deceived`. `expected` is what `judge` says
+    of a verdict in simulated time: "says why" where so many seconds do not show it.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Adversarial:
     simulated: Maker
     real: Maker | None = None
     ratio: float | None = None
+    expected: str = "right"
     excuses: tuple[str, ...] = ()
     not_catchable: str = ""
     deceived: str = ""
@@ -148,7 +153,7 @@ def eight_threads(stage):
     )
 
 
-@lies("prefetch head start", "same", real=None, excuses=CHANGES, seconds=4.0)
+@lies("prefetch head start", "same", real=None, seconds=4.0, **HIDDEN)
 def prefetch_head_start(stage):
     """A deep queue, filled before the first yield, hides that loading is the limit."""
 
@@ -182,7 +187,7 @@ def warm_page_cache(stage):
     return twice(remember(stage, 20, 2))
 
 
-@lies("cached result", "same", excuses=(*CHANGES, "start"))
+@lies("cached result", "same", **HIDDEN | {"excuses": (*CHANGES, "start")})
 def cached_result(stage):
     """What an earlier start has computed is kept, so later starts have less to do."""
     return pair(plain=lambda number: stage.work(5), keeps=remember(stage, 5, 0.5))
@@ -279,7 +284,7 @@ def neighbor_half_way(stage):
     )
 
 
-@lies("jumping clock", "same", real=None, excuses=CHANGES)
+@lies("jumping clock", "same", real=None, **HIDDEN)
 def jumping_clock(stage, seconds=50.0):
     """The clock jumps ahead by 50 s in the middle of a step, once."""
     numbers = itertools.count()
@@ -314,13 +319,13 @@ def unequal_work(stage):
     return pair(even=lambda number: stage.work(0.8) or 32, uneven=uneven)
 
 
-@lies("fewer items than it says", "same", not_catchable=WHO_KNOWS, deceived="faster")
+@lies("fewer items than it says", "same", **UNSEEN)
 def fewer_items(stage):
     """It says 64 items and handles 48."""
     return pair(fair=lambda _: stage.work(4) or 64, lies=lambda _: stage.work(3) or 64)
 
 
-@lies("growing step", "slower", excuses=CHANGES)
+@lies("growing step", "slower", **HIDDEN)
 def growing_step(stage):
     """Its first steps are short, and each takes longer than the one before."""
     return works(stage, even=5, grows=lambda number: 3 + 0.03 * number)

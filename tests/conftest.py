@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 import kit.clock
 from kit import system
-from kit.measuring import measurement
+from kit.measuring import measurement, run
 from kit.progress import Progress
 
 #: How long an example takes depends on what else the machine does.
@@ -39,12 +39,36 @@ def frozen():
 
 
 @pytest.fixture
-def tidy(monkeypatch, tmp_path, frozen):
-    """A run of full length in a folder of its own, and no child left behind."""
+def own_folder(monkeypatch, tmp_path):
+    """A folder and a cache of its own, and runs of full length."""
     monkeypatch.chdir(tmp_path)  # a panel would read the recordings that lie here
     monkeypatch.delenv("KIT_QUICK", raising=False)
     monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def own_journal():
+    """An empty journal; what was in it comes back."""
+    before, helpers.JOURNAL[:] = helpers.JOURNAL[:], []
+    yield
+    helpers.JOURNAL[:] = before
+
+
+@pytest.fixture
+def grace(monkeypatch):
+    """Set how many seconds the processes of an experiment have to end."""
+
+    def set_grace(seconds):
+        for name in ("_GRACE_SECONDS", "_GRACE_AFTER_INTERRUPT"):
+            monkeypatch.setattr(run, name, seconds)
+
+    return set_grace
+
+
+@pytest.fixture
+def tidy(own_folder, monkeypatch, frozen):
+    """A run of full length in a folder of its own, and no child left behind."""
     monkeypatch.setattr(system, "proportional_bytes", helpers.find_resident_bytes)
     threads = torch.get_num_threads()
     helpers.reset_state()

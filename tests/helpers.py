@@ -23,6 +23,8 @@ from kit.journal import keep_journal
 JOURNAL = keep_journal()
 # Tests run on one thread: several wait for each other where the machine is busy.
 COUNTS = _, OTHER_THREADS = 1, 2
+#: A loader's worker that may be given any function.
+ONE_WORKER = {"num_workers": 1, "multiprocessing_context": "fork"}
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
@@ -128,6 +130,11 @@ def children():
 
 def find_resident_bytes():  # with its share of each page it takes 30 ms
     return psutil.Process().memory_info().rss
+
+
+def is_interleaved(made):
+    """Return whether variants took turns within a round."""
+    return any(run.interleaved for trial in made.trials for run in trial.runs)
 
 
 def wait_until(condition, seconds=10.0):

@@ -1,5 +1,6 @@
-"""Which files are the project's own, and not a reader's beside them."""
+"""Where the project's own files are, and not a reader's beside them."""
 
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,11 @@ every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.
 #: What a notebook says of its kernel.
 PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
 FOLDERS = (".ci", "binder", "images", "kit", "tests", "tutorials")
+
+
+def read_wrong(number):
+    """Return the plausible wrong answers of a chapter, by exercise."""
+    return runpy.run_path(str(TUTORIALS / "checks" / f"{number}_wrong.py"))["WRONG"]
 
 
 def own_files():

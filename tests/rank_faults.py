@@ -59,12 +59,19 @@ def train_in_parallel(*, width=512, batch_size=8):
         yield batch_size
 
 
+def list_processes():
+    return [psutil.Process(), *psutil.Process().children(recursive=True)]
+
+
+def list_listening():
+    """Addresses at which this process and its children listen."""
+    found = [c for each in list_processes() for c in each.net_connections("inet")]
+    return [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN]
+
+
 def footprint():
     """What there is: processes, listening ports, threads, files in shared memory."""
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    found = [c for process in processes for c in process.net_connections("inet")]
-    listening = [c for c in found if c.status == psutil.CONN_LISTEN]
-    counts = len(processes), len(listening), threading.active_count()
+    counts = len(list_processes()), len(list_listening()), threading.active_count()
     return counts, {*os.listdir("/dev/shm")} if os.path.isdir("/dev/shm") else set()
 
 

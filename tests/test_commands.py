@@ -14,7 +14,6 @@ import nbformat
 import pytest
 import record as recorder
 from fingerprints import fingerprint
-from helpers import JOURNAL
 from pages import format_table
 from torch.autograd import profiler
 from torch.optim.optimizer import _global_optimizer_post_hooks
@@ -38,18 +37,12 @@ TRAIN = "\ndef train(*, batch_size=64, lr=0.1):\n    yield batch_size\n"
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch, tmp_path):
-    """A folder of its own, full length, an empty journal; what changes comes back."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("KIT_QUICK", raising=False)
+def alone(own_folder, own_journal, monkeypatch):
+    """What is imported comes back as it was."""
     monkeypatch.setattr(sys, "path", sys.path[:])
-    before, JOURNAL[:] = JOURNAL[:], []
     for name in ("train", "quick", "sizes", "width", "package", "package.module"):
         monkeypatch.setitem(sys.modules, name, None)  # it comes back as it was
         del sys.modules[name]
-    yield
-    JOURNAL[:] = before
 
 
 def run(capsys, command, *words):
@@ -388,7 +381,9 @@ def test_a_recorded_chapter_is_static_and_replaces_it(quiet, capsys, monkeypatch
     assert "KIT_QUICK" not in environment and environment["KIT_STATIC"] == "1"
 
 
-def test_a_cut_chapter_replaces_none_and_is_not_whole(quiet, capsys, monkeypatch):
+def test_a_recording_stopped_by_its_time_limit_replaces_no_chapter(
+    quiet, capsys, monkeypatch
+):
     assert run(capsys, recorder.main, quiet.chapter)[0] == 0
     monkeypatch.setattr(Kernel, "is_cut", True)
     how = "--seconds", 999, "--into", "there"
@@ -418,6 +413,15 @@ def test_what_solutions_measure_is_not_kept_as_the_chapters(quiet, capsys):
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
+def record_in_vain(quiet, capsys, *options):
+    """Record so that no chapter and no recording may change; return what was said."""
+    readers = write_chapter(quiet.chapter.parent, "1 / 0", name="broken").parent
+    before = {path: path.read_bytes() for path in readers.rglob("*.*")}
+    found = run(capsys, recorder.main, *options, quiet.chapter)
+    assert {path: path.read_bytes() for path in readers.rglob("*.*")} == before
+    return found
+
+
 TRIES = [("--dry-run", 0, f"✓ {SENTENCE}", 0), ("--into there", 0, f"✓ {SENTENCE}", 2)]
 TRIES += [("--quick --into there", 0, f"? {SENTENCE}", 0), ("--quick", 1, "--into", 0)]
 TRIES += [("--seconds 60", 1, "--into", 0), ("--into tutorials", 1, "--into", 0)]
@@ -425,24 +429,28 @@ TRIES += [("--quick --into tutorials/recordings", 1, "--into", 0)]
 TRIES += [("--seconds 1 --into there", 1, "left out", 0)]
 TRIES += [("--dry-run tutorials/absent.ipynb", 1, "absent.ipynb", 0)]
 TRIES += [("--dry-run tutorials/broken.ipynb", 1, "division by zero", 0)]
-#: What the machine is found to be before, and after, on which nothing is kept.
-TRIES += [([each], 1, "End other programs", 3) for each in UNQUIET]
-TRIES += [([QUIET, each], 1, "not quiet", 4) for each in UNQUIET]
 
 
 @pytest.mark.parametrize(("how", "status", "said", "looks"), TRIES)
-def test_a_try_changes_nothing_kept(quiet, capsys, tmp_path, how, status, said, looks):
-    readers = write_chapter(tmp_path / "tutorials", "1 / 0", name="broken").parent
-    before = {path: path.read_bytes() for path in readers.rglob("*.*")}
-    options = how if isinstance(how, str) else ""
-    quiet.ahead[:] = [QUIET] if options else how
-    found, out, err = run(capsys, recorder.main, *options.split(), quiet.chapter)
+def test_a_trial_recording_leaves_chapters_and_recordings_untouched(
+    quiet, capsys, tmp_path, how, status, said, looks
+):
+    found, out, err = record_in_vain(quiet, capsys, *how.split())
     assert found == status and said in out + err and len(quiet.found) == looks
-    assert {path: path.read_bytes() for path in readers.rglob("*.*")} == before
-    assert looks != 3 or "recording" not in out, "nothing is run in vain"
     written = sorted((tmp_path / "there").glob("*"), key=lambda path: path.suffix)
-    is_kept = "there" in options and not status
+    is_kept = "there" in how and not status
     assert [path.suffix for path in written] == [".ipynb", ".json"] * is_kept
     for path in written[1:]:
         conditions = recording.read(path).trials[0].conditions
-        assert conditions == ({} if looks else {"quick": 1.0})
+        assert conditions == ({"quick": 1.0} if "quick" in how else {})
+
+
+@pytest.mark.parametrize("interval", UNQUIET)
+def test_on_a_machine_that_is_not_quiet_no_recording_is_kept(quiet, capsys, interval):
+    quiet.ahead[:] = [interval]
+    status, out, err = record_in_vain(quiet, capsys)
+    assert status == 1 and "End other programs" in out + err
+    assert len(quiet.found) == 3 and "recording" not in out, "nothing is run in vain"
+    quiet.ahead[:], quiet.found[:] = [QUIET, interval], []
+    status, out, err = record_in_vain(quiet, capsys)
+    assert status == 1 and "not quiet" in out + err and len(quiet.found) == 4

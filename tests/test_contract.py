@@ -117,6 +117,10 @@ def test_the_kit_offers_what_was_promised_and_nothing_else():
         exec("from kit import comparr")
 
 
+def test_only_what_the_kit_offers_is_offered_by_tab():
+    assert set(dir(kit)) == set(kit.__all__)
+
+
 #: Their examples start ranks, draw much, or load for long.
 LONG = ("kit.data", "kit.ranks.ranks", "kit.tuning")
 

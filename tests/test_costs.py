@@ -88,7 +88,9 @@ def test_no_line_is_fitted_to_what_has_none(sizes, amounts, words):
 
 @pytest.mark.parametrize("link", [Link(0.01, 8e6).slowed(2), None])
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_messages_arrive_whole_in_turn_and_late(monkeypatch, ranks, link):
+def test_the_simulated_network_gives_right_sums_after_the_predicted_delay(
+    monkeypatch, ranks, link
+):
     """Ranks are threads of this process, over gloo, on a clock that stands."""
     waits, store = [], dist.HashStore()
     clock = SimpleNamespace(perf_counter=lambda: 0.0, sleep=waits.append)

@@ -40,10 +40,8 @@ def drawn(tmp_path_factory, monkeypatch):
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
+def cache(own_folder, tmp_path, monkeypatch):
     """An empty cache, and grey pictures, for how they are kept is what counts."""
-    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("KIT_QUICK", raising=False)
     draw_with(monkeypatch, lambda number: None)
     return tmp_path / "cache"
 
@@ -152,7 +150,9 @@ def test_the_cache_lies_where_the_system_keeps_such_things(cache, monkeypatch):
 
 
 @either
-def test_two_processes_at_once_both_get_it(ask, cache, monkeypatch, capsys):
+def test_two_processes_that_draw_the_same_photos_do_not_break_the_cache(
+    ask, cache, monkeypatch, capsys
+):
     """Both draw all before either can keep it; meanwhile they show progress."""
     monkeypatch.setattr(progress, "_SILENT_SECONDS", 0.01)
     barrier, said = get_context("fork").Barrier(2), []

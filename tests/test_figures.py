@@ -1,4 +1,4 @@
-"""Figures: one catalogue of every drawing; what is drawn, written and escaped."""
+"""Everybody can read a picture, it shows what was given, and your style stays yours."""
 
 import base64
 import functools

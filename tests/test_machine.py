@@ -239,7 +239,7 @@ IDLE = {"idle": 5000.0, "iowait": 600.0, "guest": 40.0, "guest_nice": 5.0}
 
 
 @pytest.mark.parametrize("idle", [IDLE, IDLE | {"steal": 900.0}, {}])
-def test_only_work_is_work_and_all_threads_wait(monkeypatch, idle):
+def test_idle_time_is_not_reported_as_load_by_other_programs(monkeypatch, idle):
     """On the cores that this process may use: the others are other people's."""
     times = collections.namedtuple("cpu_times", BUSY | idle)(**BUSY, **idle)
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [times] * 3)

@@ -242,7 +242,7 @@ def test_the_newest_result_counts_and_single_runs_have_no_best(show):
     for pause, slow in [(8, 1), (1, 1), (1, 2)]:
         speed[0] = slow
         shown.panel.run(pause=pause)
-    rows = [" ".join(row[:4]) for row in shown.history]
+    rows = [" ".join(row[:3]) for row in shown.history]
     assert rows[0] == "3 1 500 [500, 500]" and rows[2] == "1 8 125 [125, 125]"
     assert rows[1:-1] == ["2 1 1,000 [1,000, 1,000]"]
     assert "pause=1: 500" in shown.alt and "1,000" not in shown.alt
@@ -267,6 +267,20 @@ def test_run_all_shows_what_it_has_so_far_then_the_ratio_and_the_runs_before(sho
     assert [*by_label] == ["pause=1", "pause=8", "pause=4"], "both ends first"
     assert by_label["pause=1"][1] == "baseline" and by_label["pause=8"][0] == "0.125"
     assert [row[0] for row in shown.history] == ["1"]
+
+
+def test_a_stop_leaves_no_rows_without_numbers_and_claims_no_finding(show):
+    def train(*, pause=1):
+        if pause == 4:
+            shown.panel.stop()
+        yield from nap(pause=pause)
+
+    shown = show(train, pause=[1, 4, 8])
+    shown.run("run-all")
+    said = f"{shown.alt} {text_of(shown.html('words'))}"
+    assert "nan" not in said and "Not measured: " in said
+    assert "pause=8" not in text_of(shown.html("words"))
+    assert "pause=1: 1,000 items per second" in shown.alt
 
 
 def test_what_others_recorded_of_these_choices_stands_beside_ours(show, tmp_path):
@@ -413,7 +427,9 @@ def test_a_comparison_of_memory_is_drawn_and_not_only_told(show):
     assert re.search(r"size=1: [\d,]+.*; size=3: [\d,]+", shown.alt), shown.alt
 
 
-def test_a_panel_reads_no_recording_of_another_experiment(show, tmp_path, monkeypatch):
+def test_a_panel_does_not_wait_to_read_recordings_of_other_experiments(
+    show, tmp_path, monkeypatch
+):
     def other(*, pause=1):
         while True:
             kit.clock.CLOCK.work(0.001 * pause)

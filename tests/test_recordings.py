@@ -1,4 +1,4 @@
-"""Recordings: there and back, whole or not at all, refused where anything changed."""
+"""A recording comes back as it was saved or is refused, and the newest is found."""
 
 import copy
 import dataclasses
@@ -105,6 +105,24 @@ def test_a_saved_comparison_keeps_how_it_was_shown(tmp_path, unit, title):
     again = kit.load(tmp_path / "some.json")
     assert again == made and (again.title, again.unit) == (title, unit)
     assert repr(again) == repr(made) and ("ms per step" in repr(again)) == bool(unit)
+
+
+def test_a_loaded_comparison_shows_the_title_and_ratio_it_was_saved_with(tmp_path):
+    path, title = tmp_path / "a.json", "Two are faster."
+    slow, fast = rate_trial(1.0), rate_trial(0.5)
+    kit.save(Comparison([slow, fast], ["one", "two"], title=title), path)
+    found = kit.load(path)
+    assert found.headline() == title and found.ratio.value == pytest.approx(2)
+    kit.save(slow, path)
+    (single,) = kit.load(path)
+    assert single.items_per_second == pytest.approx(10)
+
+
+@pytest.mark.parametrize("ends", ["}, {", ": [{", '"}, {"', "}]}"])
+def test_no_text_of_the_readers_makes_a_recording_unreadable(tmp_path, ends):
+    trial = make_trial(knobs={"text": ends}, title=ends, notes=[ends], source=ends)
+    recording.save([trial], tmp_path / "a.json")
+    assert kit.load(tmp_path / "a.json")[0].knobs == {"text": ends}
 
 
 def find_places(value, place=()):

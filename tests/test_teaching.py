@@ -29,15 +29,10 @@ SEEN = []
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch, tmp_path):
+def alone(own_folder, own_journal, monkeypatch, tmp_path):
     (tmp_path / "tutorials/checks").mkdir(parents=True)
     (tmp_path / "tutorials/checks/07.py").write_text(CHECKS, encoding="utf-8")
     monkeypatch.chdir(tmp_path / "tutorials")
-    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("KIT_QUICK", raising=False)
-    before = JOURNAL[:]
-    yield
-    JOURNAL[:] = before
 
 
 def ratio(low, high, verdict, reason="", **more):
@@ -75,7 +70,7 @@ def test_the_nearer_a_guess_the_more_points_and_the_first_check_counts(is_low, r
 
 def test_what_is_no_guess_or_failed_scores_nothing(monkeypatch):
     asked, failed = kit.guess("How many?"), ratio(math.nan, math.nan, "cannot tell")
-    assert "answer" in repr(asked) and "2" in repr(asked.check(FASTER))
+    assert "answer" in repr(asked) and "Measured: 2 ×" in repr(asked.check(FASTER))
     monkeypatch.setenv("KIT_QUICK", "1")
     checked = [asked.check(FASTER), kit.guess("Quick?", 2).check(2)]
     monkeypatch.delenv("KIT_QUICK")
@@ -112,7 +107,8 @@ def test_a_score_is_kept_and_a_damaged_one_does_no_harm(tmp_path, monkeypatch, c
     file.write_text(kept, "utf-8")
     assert kit.guess("Second?", 2).check(2).guesses == 2
     monkeypatch.setenv("KIT_CACHE", str(file))
-    assert "2" in repr(kit.guess("How many?", 2).check(2)), "it cannot be written"
+    checked = kit.guess("How many?", 2).check(2)
+    assert "Measured: 2 ×" in repr(checked), "it cannot be written"
 
 
 @pytest.mark.parametrize("expect", VERDICTS)

@@ -142,14 +142,20 @@ class Comparison:
         return unit.text if self.of == SPEED else unit_of(self.of)
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return the table as text: label, quantity, ratio, interval, verdict."""
+        """Return the table as text: label, quantity, ratio, interval, verdict.
+
+        What was never started before a stop is left out, and counted in the remarks.
+        """
         unit = read_unit(self.unit)
         rows = []
         for label, trial in self._sorted():
+            if not trial.runs:
+                continue
             value = _write(self._show(trial, unit)[0])
             if label in self.ratios:
                 ratio = self.ratios[label]
-                amount = ratio.amount.removesuffix(" ×")
+                is_known = not math.isnan(ratio.value)
+                amount = ratio.amount.removesuffix(" ×") if is_known else "–"
                 rows.append((label, value, amount, ratio.interval, ratio.verdict))
             else:
                 rows.append((label, value, f"{self._own_ratio:g}", "", "baseline"))
@@ -261,6 +267,9 @@ class Comparison:
             for label, ratio in self.ratios.items()
             if ratio.reason and ratio.reason not in sentence
         ]
+        missing = [trial for trial in self.trials if not trial.runs]
+        if missing:
+            remarks.append(f"Not measured: {len(missing)} of {len(self.trials)}.")
         count = len(self.ratios)
         if count > 1:
             remarks.append(
@@ -296,5 +305,7 @@ class Comparison:
 
 
 def _write(value: float) -> str:
-    """Write with four digits, and every digit before the point."""
+    """Write with four digits, and every digit before the point; a dash for none."""
+    if math.isnan(value):
+        return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

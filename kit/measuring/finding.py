@@ -39,6 +39,13 @@ _METRIC_SENTENCES = {
     "{base}",
 }
 
+#: Where the whole interval is on one side of 1, and reaches into what counts as same.
+_SMALL_SENTENCES = {
+    SPEED: "Cannot tell whether {name} is over 2 % {way} than {base}",
+    RUN_SECONDS: "Cannot tell whether {name} takes over 2 % {way} time than {base}",
+    MEMORY: "Cannot tell whether {name} uses over 2 % {way} memory than {base}",
+}
+
 
 def write_headline(
     of: str, name: str, base: str, ratio: Ratio, others: Sequence[Ratio] = ()
@@ -52,11 +59,16 @@ def write_headline(
     'n=2 is slower: 0.97 × the speed of n=1 [0.96, 0.98]'
     """
     sentence = _SENTENCES.get(of, _METRIC_SENTENCES)[ratio.verdict]
+    way = ""
+    if all(each.is_small for each in (ratio, *others)):
+        sentence = _SMALL_SENTENCES[of]
+        less, more = ("slower", "faster") if of == SPEED else ("less", "more")
+        way = more if ratio.low > 1 else less
     amount, interval = ratio.amount, ratio.interval
     if others:
         summary = summarize([ratio, *others])
         amount, interval = f"about {summary.amount}", summary.interval
-    words = {"of": of, "name": name, "base": base}
+    words = {"of": of, "name": name, "base": base, "way": way}
     return sentence.format(**words, amount=amount, interval=interval)
 
 

@@ -74,6 +74,11 @@ class Ratio:
             return f"[{write_ratio(self.low)}, {write_ratio(self.high)}]"
         return f"[{self.low:+.3g}, {self.high:+.3g}]"
 
+    @property
+    def is_small(self) -> bool:
+        """Whether there is a difference, and only its being over 2 % is open."""
+        return self.verdict == "cannot tell" and self.reason.startswith(_SMALL)
+
     def __str__(self) -> str:
         return f"{self.amount} {self.interval}".rstrip()
 

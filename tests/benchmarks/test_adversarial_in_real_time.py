@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("tidy")
 @pytest.mark.parametrize(
     "case", [case for case in ADVERSARIAL if case.real], ids=lambda case: case.name
 )
-def test_the_truth_or_what_is_wrong(case):
+def test_pairs_built_to_deceive_get_the_true_verdict_or_a_reason(case):
     row = adversarial_beside_peers.ask_kit(case)
     print(f"\n{kit.this_machine().name}: {case.name}, the truth: {case.truth}: {row}")
     expected = ("right", "says why", "undecided")

@@ -71,6 +71,18 @@ class Far(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
+class NeedsDigits(nn.Module):
+    """A model of small differences of large numbers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.model = nn.Linear(4, 1).double()
+
+    def forward(self, rows):
+        return self.model((rows + 1e9) - 1e9)
+
+
 def entry_points():
     owners = [torch, torch.Tensor, torch.autograd, threading.Thread, DataLoader]
     owners += [torch.optim.Optimizer, torch.optim.SGD]

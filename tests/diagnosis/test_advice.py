@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from experiments import CORES, report, simulating
+from experiments import CORES, NeedsDigits, report, simulating
 from helpers import FakeClock
 from torch import nn
 
@@ -112,16 +112,8 @@ def test_a_repair_of_useful_work_is_what_the_report_begins_with():
 def test_a_repair_that_cannot_be_tried_leaves_the_rest_as_it_is():
     clock = FakeClock()
 
-    class Far(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = nn.Linear(4, 1).double()
-
-        def forward(self, rows):
-            return self.model((rows + 1e9) - 1e9)
-
     def needs_digits(*, clock):
-        model, rows = Far(), torch.rand(8, 4, dtype=torch.float64)
+        model, rows = NeedsDigits(), torch.rand(8, 4, dtype=torch.float64)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
         while True:
             clock.work(0.1)

@@ -40,7 +40,7 @@ from kit.diagnosis import switches, tracing
 from kit.diagnosis.causes import CAUSES
 from kit.diagnosis.saving import unknown
 from kit.diagnosis.steps import StepWatch, find_growing_steps
-from kit.diagnosis.tracing import read_trace
+from kit.diagnosis.tracing import Event, Trace, read_trace
 from kit.diagnosis.wrapping import StepTime, Work
 from kit.figures import PHASES
 
@@ -150,12 +150,45 @@ def read_as_of_a_gpu(found):
 
 #: What switches measure.
 MEASURED = {"input", "optimizer", "transfer", "sync", "threads", "settings"}
+#: Of what only a share is known: the operation that takes 95 % of a step, how often.
+SHARED = {
+    "python": ("", 0),
+    "hooks": ("aten::sort", 1),
+    "overhead": ("aten::ones", 95),
+    "compute": ("aten::mm", 1),
+    "memory": ("aten::add", 1),
+    "healthy": ("aten::sort", 1),
+}
+
+
+def make_trace(name, count):
+    """Return a trace of five steps of 2 ms, 95 % of each in so many operations."""
+    marks, main, long = [*range(0, 12_000_000, 2_000_000)], [], 1_900_000
+    for begin in marks[:-1]:
+        for n in range(count):
+            at, each = begin + n * long // count, long // count
+            main.append(Event(at, at + each, name, "main"))
+        main.append(Event(begin + long, begin + 2_000_000, "aten::sort", "main"))
+    return Trace(marks, main, [], [])
+
+
+@pytest.mark.parametrize("verdict", SHARED)
+def test_real_steps_with_a_planted_cost_get_no_wrong_verdict(verdict):
+    """Shares of real steps scatter beside other programs: it may stay open."""
+    clock = FakeClock()
+    with simulating(clock):
+        found = kit.diagnose(planted, seconds=4.0, clock=clock, verdict=verdict)
+    assert found.verdict in (verdict, None), found
+    assert found.verdict or found.reason.lower() in found.sentence().lower()
 
 
 @pytest.mark.parametrize("verdict", CAUSES)
 def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict):
     clock = FakeClock()
     with simulating(clock) as patch:
+        if verdict in SHARED:
+            trace = make_trace(*SHARED[verdict])
+            patch.setattr(tracing, "read_trace", lambda _: trace)
         if verdict in SLOW:
             owner, name, label, first = SLOW[verdict]
             real = getattr(owner, name)
@@ -173,11 +206,6 @@ def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict):
             patch.setattr(tracing, "read_trace", read_as_of_a_gpu)
         seconds = 30.0 if verdict in MEASURED else 4.0
         found = kit.diagnose(planted, seconds=seconds, clock=clock, verdict=verdict)
-    if verdict not in MEASURED and found.verdict is None:
-        # It rests on shares of real steps, which scatter beside other programs. That
-        # it is found on a quiet machine is asked by `test_planted_loops.py`.
-        assert found.reason in found.sentence()
-        return
     assert found.verdict == verdict, found
     followed = {"threads": "threads", "settings": "anomaly"}.get(verdict)
     saved = found.savings.get(verdict) or found.tried.get(followed)
@@ -185,12 +213,12 @@ def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict):
         assert saved.measured and 0.94 < saved.low <= saved.value <= saved.high < 0.96
         assert "95 % [95, 95] less time" in found.sentence()
     elif verdict in ("python", "overhead", "hooks"):
-        # A share of real profiled steps: lower where others use the machine.
-        assert saved.value > 0.5 and not saved.measured and math.isnan(saved.low)
+        assert 0.94 < saved.value < 0.97
+        assert not saved.measured and math.isnan(saved.low)
         assert "would take at most" in found.sentence()
         assert "% [" not in found.sentence() and "nan" not in repr(found)
     else:
-        assert saved is None and found.reason in found.sentence()
+        assert saved is None and found.reason.lower() in found.sentence().lower()
     if verdict == "threads":
         assert found.advice.code == f"torch.set_num_threads({CORES})"
     assert found.advice.code in repr(found) and found.advice.sentence in repr(found)
@@ -242,26 +270,29 @@ def test_an_experiment_is_started_once_and_may_end():
     assert starts == [16, 2]
 
 
-def test_rare_long_steps_are_told_with_their_lines(monkeypatch):
-    monkeypatch.delenv("KIT_QUICK")
+def test_rare_long_steps_are_told_with_their_lines():
+    clock = FakeClock()
 
     def evaluate():
-        time.sleep(0.3)
+        clock.work(0.3)
+        time.sleep(0.1)  # so that the watch, which looks in real time, sees it
 
     def train():
         weight = nn.Parameter(torch.ones(1))
         optimizer = torch.optim.SGD([weight])
         for step in itertools.count():
-            time.sleep(0.002)
+            clock.work(0.003)
             optimizer.step()
             if step % 100 == 99:
                 evaluate()
             yield 1
 
-    found = kit.diagnose(train, seconds=10.0)
-    assert found.long_steps.steps / found.long_steps.count > 20
-    assert 0.3 < found.long_steps.share < 0.9
-    assert "time.sleep(0.3)" in str(found.long_steps)
+    with simulating(clock):
+        found = kit.diagnose(train, seconds=20.0)
+    long = found.long_steps
+    assert long.steps / long.count == pytest.approx(100, rel=0.2)
+    assert long.share == pytest.approx(0.5, abs=0.05)
+    assert "time.sleep(0.1)" in str(long)
 
 
 def test_steps_that_grow_are_told_first():

@@ -1,7 +1,7 @@
 """Small training loops with a planted fault are diagnosed in earnest, once a night.
 
-`make test` has the same on a fake clock, in `test_diagnosing.py`. How often a verdict
-is right, over many more loops, is judged by `make bench`.
+`make test` has the same causes on a fake clock: `test_diagnosing.py`. How often a
+verdict is right, over many more loops, is judged by `make bench`.
 """
 
 import pytest

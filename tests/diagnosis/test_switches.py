@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -63,7 +64,7 @@ def has_three():
 
 
 def make_probe(cause, patch):
-    """Return what has a cause, and what tells whether that was left out."""
+    """Return what does something that has a cause, and says if that was left out."""
     data, calls, moved = Counted(), [], []
     loader, weight = DataLoader(data, batch_size=2), nn.Parameter(torch.ones(1))
     weight.grad, real = torch.ones(1), torch.Tensor.item
@@ -73,25 +74,31 @@ def make_probe(cause, patch):
     def move():
         moved.append(torch.rand(3).to("meta"))
 
-    return {
-        "input": (lambda: list(loader), lambda: data.read),
-        "optimizer": (optimizer.step, weight.tolist),
-        "threads": (lambda: torch.set_num_threads(1), lambda: has_three() or object()),
-        "transfer": (move, lambda: len({*map(id, moved)})),
-        "sync": (lambda: far.item(), lambda: len(calls)),
-    }[cause]
+    def keeps_three():
+        torch.set_num_threads(1)
+        return has_three()
 
-
-@pytest.mark.parametrize("cause", SWITCHES)
-def test_a_cause_is_left_out_of_what_is_measured_and_of_no_cell(cause, monkeypatch):
-    act, look = make_probe(cause, monkeypatch)
-    step, own, readers = [], [], []
-
-    def is_left_out():
+    def changes_nothing(act, look):
         act()
         before = look()
         act()
         return look() == before
+
+    return {
+        "input": lambda: changes_nothing(lambda: list(loader), lambda: data.read),
+        "optimizer": lambda: changes_nothing(optimizer.step, weight.tolist),
+        "threads": keeps_three,
+        "transfer": lambda: changes_nothing(move, lambda: len({*map(id, moved)})),
+        "sync": lambda: changes_nothing(lambda: far.item(), lambda: len(calls)),
+    }[cause]
+
+
+@pytest.mark.parametrize("cause", SWITCHES)
+def test_leaving_out_a_cost_changes_the_measured_loop_and_no_other_cell(
+    cause, monkeypatch
+):
+    is_left_out = make_probe(cause, monkeypatch)
+    step, own, readers = [], [], []
 
     with ThreadPoolExecutor(1) as cell:
         cell.submit(int).result()  # its thread is there before the run begins
@@ -204,7 +211,7 @@ def test_kept_batches_are_the_originals_unless_the_loop_changes_them():
             assert (seen[-2:] == kept) is not changes
 
 
-def test_a_stream_ends_its_epoch_where_it_did():
+def test_an_epoch_of_a_stream_stays_as_long_with_batches_from_memory():
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(torch.arange(12.0))
@@ -344,15 +351,17 @@ def test_copies_on_the_device_that_the_loop_changes_are_not_given_again():
         while True:
             there = torch.ones(3).to("meta")
             there.add_(1)
-            seen.append(there)
+            seen.append(weakref.ref(there))
+            del there
             yield 1
 
     with Switched(experiment, "transfer") as run:
         run.turn(True)
         run.run(4)
         assert "in place" in run.switch.obstacle
+        assert any(copy() is not None for copy in seen)
         run.switch.end()
-        assert not run.switch._answers, "they take memory of the device"
+        assert all(copy() is None for copy in seen), "they take memory of the device"
 
 
 def test_kept_batches_take_little_memory(monkeypatch):

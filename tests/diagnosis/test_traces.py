@@ -114,7 +114,7 @@ def test_ranks_that_begin_apart_are_not_charged_for_it():
     assert [s.phase for s in part(trace, 1e9)].count("communication") == 2
 
 
-def test_what_recording_costs_is_no_work_and_no_device_is_busy_twice_at_once():
+def test_profiling_and_overlapping_kernels_are_not_counted_as_compute():
     trace = Trace([0, 2000], [make_event(0, 1000, "mm")], [], [])
     (step,) = weigh(trace, part(trace, 1e9), 100.0, 50.0)
     assert (step["compute"], step["overhead"]) == (850, 1050)

@@ -1,4 +1,4 @@
-"""A verdict concludes no more than was measured, and what it tries is suspected."""
+"""A diagnosis concludes no more than was measured, and tries what the profile shows."""
 
 import math
 
@@ -113,7 +113,7 @@ def test_beside_other_programs_one_thread_is_tried_first_and_shares_are_no_verdi
     assert decide({}, {}, alone).cause == "compute", "it uses what is free"
 
 
-def test_useful_work_cannot_be_hidden_in_what_is_not_known():
+def test_an_unsure_saving_does_not_hide_that_most_time_is_useful_work():
     unsure = {"python": unknown("its share varies")}
     assert decide(unsure, {}, profile({"compute": 0.85})).cause == "compute"
     assert decide(unsure, {}, profile({"compute": 0.4})).cause is None
@@ -145,7 +145,9 @@ SPOKEN_FOR = [
 
 
 @pytest.mark.parametrize(("facts", "suspects", "due"), SPOKEN_FOR)
-def test_only_what_the_profile_speaks_for_is_tried(facts, suspects, due):
+def test_a_diagnosis_spends_its_seconds_on_costs_that_the_profile_shows(
+    facts, suspects, due
+):
     known = profile(**facts)
     causes = dict.fromkeys(["input", "optimizer", "transfer", "sync"])
     assert list(find_suspects(known, causes)) == suspects

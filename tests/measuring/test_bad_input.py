@@ -1,17 +1,23 @@
 """Bad input is refused at once, in words that help, and leaves nothing half-done."""
 
 import functools
+import importlib
 import itertools
 import math
+import sys
 import time
+import traceback
 
 import numpy
 import pytest
 import torch
-from helpers import refused
+from helpers import ONE_WORKER, children, refused
 from hypothesis import assume, example, given, strategies as st
+from torch.utils.data import DataLoader
 
 import kit
+from kit.errors import ExperimentError
+from kit.measuring.failures import walk_causes
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -25,6 +31,11 @@ def train(*, batch_size=8, lr=0.1):
 DOORS = [kit.measure, kit.explore, kit.diagnose, kit.timeline]
 DOORS = {f"{door.__name__}()": door for door in DOORS}
 DOORS["compare()"] = lambda *who, **k: kit.compare(*who, **{"lr": [0.1, 0.2], **k})
+
+
+def name_rows(rows):
+    """Return what a row of a table is called where it fails: the words it wants."""
+    return [" ".join(words) for *_, words in rows]
 
 
 def no_yield(*, lr=0.1):
@@ -82,8 +93,10 @@ REFUSED += [*((written(f"*, {x}=2"), {}, [repr(x), f"(train, {x}="]) for x in RE
 
 @pytest.mark.filterwarnings("error")  # a coroutine that is called is never awaited
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize(("thing", "knobs", "words"), REFUSED)
-def test_what_cannot_be_measured_is_refused_uncalled(door, thing, knobs, words):
+@pytest.mark.parametrize(("thing", "knobs", "words"), REFUSED, ids=name_rows(REFUSED))
+def test_a_function_that_is_no_training_loop_is_refused_without_being_called(
+    door, thing, knobs, words
+):
     refused(lambda: DOORS[door](thing, **knobs), door, *words)
 
 
@@ -126,9 +139,25 @@ ASKED += [(lambda: kit.measure(lambda: (x for x in ())), ["yield n"])]
 ASKED += [(lambda: kit.measure(yields(None)), ["bare", "yield n"])]
 
 
-@pytest.mark.parametrize(("call", "words"), ASKED)
+ASKED += [(lambda: ask(repeats=9), ["repeats=9", "seconds=4.0"])]
+ASKED += [(lambda: kit.measure(train, repeats=2), ["repeats=2", "seconds=None"])]
+ASKED += [(lambda: ask(within=0.5), ["within=0.5", "metric"])]
+ASKED += [(lambda: ask(of=MEMORY, patient=True), ["patient=True"])]
+ASKED += [(lambda: ask(lr=numpy.arange(2)), ["A ndarray is one value", "lr=[…]"])]
+
+
+@pytest.mark.parametrize(("call", "words"), ASKED, ids=name_rows(ASKED))
 def test_what_does_not_go_together_is_named_with_what_to_do(call, words):
     refused(call, *words)
+
+
+def test_numpys_numbers_are_numbers():
+    def run():
+        yield 1
+        yield 1
+
+    assert kit.measure(train, seconds=numpy.float32(0.1)).items_per_second > 0
+    assert len(kit.measure(run, seconds=None, repeats=numpy.int64(3)).runs) == 3
 
 
 def yields(*values, closed=None):
@@ -152,7 +181,7 @@ NO_STEPS += [((8, {"loss": numpy.ones(3)}), "'loss'"), ((8, {3: 0.5}), "{3: 0.5}
 
 
 @pytest.mark.parametrize(("value", "shown"), NO_STEPS)
-def test_what_is_no_step_is_shown_with_its_number_and_all_are_closed(value, shown):
+def test_a_wrong_yield_is_shown_with_its_step_and_open_loops_are_closed(value, shown):
     closed = []
     good, first = yields(1, closed=closed), yields(value, closed=closed)
     third = yields(1, 1, value, closed=closed)
@@ -160,6 +189,19 @@ def test_what_is_no_step_is_shown_with_its_number_and_all_are_closed(value, show
     refused(lambda: kit.measure(third), "train(lr=0.1)", "yield", shown, "step 3")
     refused(lambda: kit.compare({"good": good, "bad": first}), "bad(lr=0.1)", shown)
     assert len(closed) == 4
+
+
+def test_a_yield_without_a_number_is_reported_within_fifty_steps():
+    steps = []
+
+    def train():
+        while True:
+            yield
+            steps.append(1)
+
+    with pytest.raises(ExperimentError, match="bare"):
+        kit.measure(train)
+    assert len(steps) < 50
 
 
 def ends(where, error):
@@ -200,6 +242,79 @@ def test_the_error_of_a_step_is_not_hidden_by_one_of_closing_the_other():
 
     both = {"sour": late(ends("closing", ValueError)), "bad": late(ends(2, KeyError))}
     refused(lambda: kit.compare(both), "bad()", "KeyError", "step 3")
+
+
+def test_an_error_gives_the_line_that_repeats_it_without_the_kit():
+    def train(*, lr=0.1):
+        yield 1
+        yield 1
+        raise ValueError("here")
+
+    with pytest.raises(ExperimentError) as caught:
+        kit.measure(train)
+    assert "list(zip(range(3), train(lr=0.1)))" in str(caught.value)
+    with pytest.raises(ExperimentError) as caught:
+        kit.compare({"my plain loop": train, "other": train})
+    assert (
+        "train(lr=0.1)" in str(caught.value)
+        and "my plain loop(" not in str(caught.value).split("Try it")[1]
+    )
+
+
+def test_an_error_that_is_its_own_cause_ends_like_any_other():
+    def train():
+        yield 1
+        error = ValueError("no more")
+        raise error from error
+
+    with pytest.raises(ExperimentError, match="no more"):
+        kit.measure(train)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_debugger_finds_what_a_step_had_and_no_worker(error, grace):
+    """Its loader is told to end its workers, and they are not waited for."""
+    grace(10.0)
+
+    def compute(batch):
+        half = batch / 2
+        if batch.item() == 2:
+            raise error
+        return half
+
+    def train(*, lr=0.1):
+        batches = iter(DataLoader(range(64), **ONE_WORKER))
+        for batch in batches:
+            compute(batch)
+            yield 1
+
+    expected = ExperimentError if error is ValueError else error
+    begun = time.monotonic()
+    with pytest.raises(expected) as caught:
+        kit.measure(train)
+    assert not children() and time.monotonic() - begun < 5
+    *_, cause = walk_causes(caught.value)
+    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    found = {frame.f_code.co_name: frame.f_locals for frame in frames}
+    assert (found["train"]["lr"], found["train"]["batch"].item()) == (0.1, 2)
+    assert found["compute"]["half"].item() == 1
+    assert "batches" in found["train"]
+
+
+def test_a_file_that_was_mended_and_loaded_again_is_read_again(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    path = tmp_path / "mended_loop.py"
+    path.write_text("def train():\n    print(1)\n")
+    module = importlib.import_module("mended_loop")
+    with pytest.raises(ExperimentError, match="yield"):
+        kit.measure(module.train)
+    path.write_text("def train():\n    return loop()\ndef loop():\n    yield 1\n" * 1)
+    path.write_text(path.read_text() + "    yield from iter(int, 1)\n")
+    module = importlib.reload(module)
+    with pytest.raises(ExperimentError, match="yielded 0"):
+        kit.measure(module.train)
+    monkeypatch.delitem(sys.modules, "mended_loop")
 
 
 LONG = numpy.arange(400.0).reshape(100, 4)
@@ -252,6 +367,8 @@ ARGUMENTS = [
 @example(junk=math.inf)
 @example(junk=0)
 @given(junk=JUNK)
-def test_junk_of_any_kind_never_gets_past_the_door(word, call, is_sound, junk):
+def test_nonsense_arguments_get_a_short_error_that_names_them(
+    word, call, is_sound, junk
+):
     assume(not is_sound(junk))
     assert len(refused(lambda: call(junk), word)) < 800

@@ -1,10 +1,8 @@
-"""Orders of variants, for how long, interleaved or not; who waits, stops and prints."""
+"""No drift, order or warm-up makes a ratio, and you can wait, stop and print."""
 
 import collections
 import contextlib
-import decimal
 import functools
-import gc
 import itertools
 import math
 import mmap
@@ -15,17 +13,20 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import numpy
 import pytest
 import torch
-from helpers import JOURNAL, OTHER_THREADS, forked, reader_state, wait_until
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
+from helpers import (
+    JOURNAL,
+    OTHER_THREADS,
+    forked,
+    is_interleaved,
+    reader_state,
+    wait_until,
+)
 
 import kit
 from kit import system
 from kit.measuring.quantity import QUANTITIES, SPEED
-from kit.measuring.settings import capture as settings_now
 from kit.measuring.state import Surroundings
 from kit.progress import Progress, take_turn
 from kit.records import FIRST
@@ -70,10 +71,6 @@ def names(clock, kind):
 def rounds_of(trial):
     """The rounds of a trial's runs; first ones are no part of a ratio."""
     return [run.round for run in trial.runs if run.round != FIRST]
-
-
-def is_interleaved(made):
-    return any(run.interleaved for trial in made.trials for run in trial.runs)
 
 
 def a_thread(variant, name=None):
@@ -141,7 +138,9 @@ def lucky(who, factors):
     ("luck", "setup", "patient", "least", "most"),
     [([1], 0, False, 0, 0.9), (WILD, 0, False, 0.7, 1.1), (WILD, 1, True, 2.6, 3.2)],
 )
-def test_a_wide_interval_costs_budget(clock, other, luck, setup, patient, least, most):
+def test_a_comparison_stops_early_when_sure_and_keeps_to_its_seconds(
+    clock, other, luck, setup, patient, least, most
+):
     train, begun = noted(clock, setup=setup, **lucky("abc", luck)), clock.now
     made = kit.compare(train, variant=["a", other], seconds=12.0, patient=patient)
     assert least * 12.0 <= clock.now - begun <= most * 12.0
@@ -210,7 +209,9 @@ def test_a_machine_that_slows_down_is_no_variant_that_does(clock, who, verdict):
     # At least two blocks, ten of them, or a quarter of its start.
     [(0.5, 0.0, NOTHING, 0.04), (0.5, 0.0, a_thread, 0.2), (4.0, 2.0, NOTHING, 0.5)],
 )
-def test_a_run_is_as_long_as_its_start_is_worth(clock, seconds, setup, company, least):
+def test_a_slow_start_is_followed_by_enough_measured_time(
+    clock, seconds, setup, company, least
+):
     train = noted(clock, setup=setup, company=company)
     made = kit.compare(train, variant=["a", "b"], seconds=seconds)
     for trial in made.trials:
@@ -263,7 +264,7 @@ IDLE = {
 
 
 @pytest.mark.parametrize(("is_idle", "how"), IDLE.values(), ids=IDLE)
-def test_who_is_idle_between_steps_is_interleaved_and_nobody_else(
+def test_only_loops_that_do_nothing_between_steps_are_measured_in_turns(
     clock, quick, is_idle, how
 ):
     before = reader_state()
@@ -276,138 +277,8 @@ def test_who_is_idle_between_steps_is_interleaved_and_nobody_else(
     assert reader_state() == before
 
 
-HELD = {
-    "anomaly": (torch.autograd.set_detect_anomaly, True),
-    "saved hooks": (torch.autograd.graph.saved_tensors_hooks, torch.abs, torch.abs),
-    "saved on cpu": (torch.autograd.graph.save_on_cpu,),
-    "dispatch mode": (FlopCounterMode, None, 2, False),
-    "function mode": (torch.device, "meta"),
-    "one backward thread": (torch.autograd.set_multithreading_enabled, False),
-    "sparse checks": (torch.sparse.check_sparse_tensor_invariants,),
-    "no grad": (torch.no_grad,),
-    "inference": (torch.inference_mode,),
-    "autocast": (torch.autocast, "cpu"),
-    "attention": (sdpa_kernel, SDPBackend.MATH),
-    "numpy errors": (lambda: numpy.errstate(all="raise"),),
-    "decimal": (decimal.localcontext,),
-    "oneDNN": (lambda: torch.backends.mkldnn.flags(enabled=False),),
-    "anything": (contextlib.nullcontext,),
-}
-
-
-@pytest.mark.parametrize("how", ["own", "delegated"])
-@pytest.mark.parametrize("name", HELD)
-def test_no_step_runs_under_what_the_other_variant_holds_open(quick, name, how):
-    """With a `with` block open at the yield, variants run one after the other."""
-    make, *arguments = HELD[name]
-    alive, found, before = [], set(), reader_state()
-
-    def hold():
-        with make(*arguments):
-            while True:
-                yield 1
-
-    def train(*, held=False):
-        alive.append(held)
-        try:
-            if held and how == "delegated":
-                yield from hold()
-            elif held:
-                with make(*arguments):
-                    while True:
-                        found.add(tuple(alive))
-                        yield 1
-            while True:
-                found.add(tuple(alive))
-                yield 1
-        finally:
-            alive.remove(held)
-
-    made = kit.compare(train, held=[False, True])
-    assert not is_interleaved(made) and found <= {(False,), (True,)}
-    assert reader_state() == before
-
-
-def test_hooks_on_all_modules_do_not_outlive_their_run(quick):
-    """A mode that counts operations keeps such hooks, and a reader may."""
-    seen = []
-    hooks = torch.nn.modules.module
-
-    def train(*, counts=False):
-        if counts:
-            leave_mode_on()
-            hooks.register_module_forward_hook(lambda *_: seen.append(counts))
-        model = torch.nn.Linear(2, 1)
-        while True:
-            model(torch.ones(1, 2))
-            yield 1
-
-    made = kit.compare(train, counts=[False, True])
-    assert seen and not is_interleaved(made)
-    assert not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks
-    before = len(seen)
-    torch.nn.Linear(2, 1)(torch.ones(1, 2))
-    assert len(seen) == before, "nor in the reader's session"
-
-
-def leave_mode_on():
-    FlopCounterMode(display=False).__enter__()
-
-
-SET = {
-    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
-    "flushing": lambda: torch.set_flush_denormal(True),
-    "saved hooks": lambda: torch.autograd.graph.save_on_cpu().__enter__(),
-    "dispatch mode": leave_mode_on,
-    "backward threads": lambda: torch.autograd.set_multithreading_enabled(False),
-    "sparse checks": torch.sparse.check_sparse_tensor_invariants.enable,
-    "always warn": lambda: torch.set_warn_always(True),
-    "collector": lambda: gc.set_threshold(50),
-    "filled": lambda: setattr(
-        torch.utils.deterministic, "fill_uninitialized_memory", False
-    ),
-    "fast path": lambda: torch.backends.mha.set_fastpath_enabled(False),
-    "profile": lambda: sys.setprofile(lambda *_: None),
-    "thread switches": lambda: sys.setswitchinterval(0.5),
-}
-
-
-@pytest.mark.parametrize("name", SET)
-def test_a_setting_of_one_variant_neither_reaches_the_other_nor_stays(quick, name):
-    before, others = settings_now(), []
-
-    def train(*, sets=False):
-        if sets:
-            SET[name]()
-        while True:
-            if not sets:
-                others.append(settings_now() == before)
-            yield 1
-
-    made = kit.compare(train, sets=[False, True])
-    assert not is_interleaved(made) and all(others) and len(others) > 2
-    assert settings_now() == before
-
-
-def test_what_context_variables_hold_stays_with_the_variant_that_set_it(quick):
-    digits = set()
-
-    def train(*, precision=7):
-        stack = contextlib.ExitStack()
-        stack.enter_context(decimal.localcontext(prec=precision))
-        numpy.seterr(over="raise" if precision == 7 else "ignore")
-        while True:
-            digits.add((precision, decimal.getcontext().prec, numpy.geterr()["over"]))
-            yield 1
-
-    before = decimal.getcontext().prec, numpy.geterr()
-    assert is_interleaved(kit.compare(train, precision=[7, 9]))
-    assert digits == {(7, 7, "raise"), (9, 9, "ignore")}
-    assert (decimal.getcontext().prec, numpy.geterr()) == before
-
-
 @pytest.mark.parametrize("what", ["a thread", "a setting"])
-def test_what_comes_late_leaves_no_round_in_the_ratio_that_it_disturbed(clock, what):
+def test_a_thread_or_setting_that_appears_late_does_not_spoil_the_ratio(clock, what):
     starts, over = collections.Counter(), threading.Event()
 
     def train(*, variant=1):
@@ -449,7 +320,7 @@ def test_a_challenger_whose_rounds_were_left_out_is_measured_again(clock):
 
 
 @pytest.mark.parametrize(("computed", "is_idle"), [(0.002, True), (0.004, False)])
-def test_a_pool_that_computes_in_a_pause_is_found(
+def test_a_loop_with_busy_background_threads_is_not_measured_in_turns(
     clock, monkeypatch, computed, is_idle
 ):
     # How much of a core a pool gets is the machine's doing, and no part of this.
@@ -458,7 +329,7 @@ def test_a_pool_that_computes_in_a_pause_is_found(
     assert is_interleaved(made) is is_idle
 
 
-def test_the_luck_of_one_place_in_memory_is_not_in_every_run(quick):
+def test_runs_use_other_memory_addresses_so_that_no_variant_is_lucky(quick):
     """By private names: which addresses the system hands out is not the kit's doing."""
     finds = [Surroundings() for _ in range(3)]
     small = [[len(block) for block in each._blocks] for each in finds]
@@ -486,7 +357,7 @@ def test_the_luck_of_one_place_in_memory_is_not_in_every_run(quick):
         ("loss", {"seconds": None, "within": 0.3}, 0.2, "same"),
     ],
 )
-def test_runs_and_starts_come_in_both_orders(
+def test_memory_and_whole_runs_are_compared_in_alternating_order(
     clock, device, of, options, value, verdict
 ):
     starts, alive = [], []
@@ -546,6 +417,25 @@ def test_lists_and_ranges_are_choices_each_with_a_label_of_its_own(quick):
         assert len({*kit.compare(knobs, b=values).labels}) == 2
 
 
+def test_a_knob_may_be_called_model(quick):
+    def look(*, model="small"):
+        while True:
+            yield len(model)
+
+    assert kit.compare(look, model=["small", "larger"]).labels[1] == "model='larger'"
+
+
+def test_a_first_functions_ordinary_parameters_are_knobs(quick):
+    def train(batch_size=8, lr=0.1):
+        while True:
+            yield batch_size, {"lr": lr}
+
+    made = kit.compare(train, batch_size=[8, 16], lr=0.5)
+    assert [trial.knobs["batch_size"] for trial in made.trials] == [8, 16]
+    assert made.baseline.last_values("lr")[-1] == 0.5
+    assert kit.measure(functools.partial(train, 32)).knobs["batch_size"] == 32
+
+
 def test_a_quick_run_starts_every_choice_and_pairs_first_and_last(quick):
     steps = collections.Counter()
 
@@ -564,7 +454,9 @@ def test_a_quick_run_starts_every_choice_and_pairs_first_and_last(quick):
 
 
 @pytest.mark.parametrize(("early", "late"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.3)])
-def test_a_quota_makes_blocks_long_enough_to_see_it(clock, monkeypatch, early, late):
+def test_a_cpu_limit_of_a_container_gives_no_wrong_verdict(
+    clock, monkeypatch, early, late
+):
     calm = {"others_cores": 0.0, "cores_per_thread": 1.0, "waiting": 0.0}
     least = 0.25 if early else 0.02
 
@@ -735,7 +627,9 @@ def test_a_set_up_prints_at_its_first_start_and_steps_as_they_like(quick, capsys
 
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_others_print_meanwhile_and_after_an_error_everybody(quick, capsys, error):
+def test_other_cells_can_print_while_the_kit_measures_and_after_an_error(
+    quick, capsys, error
+):
     inside, go_on, starts = threading.Event(), threading.Event(), []
     before = dict(vars(sys.stdout))
 
@@ -773,6 +667,18 @@ def test_the_time_left_is_judged_by_what_was_spent(monkeypatch):
     assert (progress.fraction, progress.seconds_left) == (0.5, 3)
     now[0] = 60.0
     assert "no step has ended for 60 s" in progress.text()
+
+
+def test_progress_does_not_say_that_a_running_loop_hangs(monkeypatch):
+    heard = []
+    monkeypatch.setattr(Progress, "hear", lambda self: heard.append(1))
+
+    def train():
+        for _ in range(20):
+            yield 1
+
+    kit.measure(train, seconds=None)
+    assert len(heard) >= 19
 
 
 def test_progress_is_told_but_in_a_pause_and_a_stored_page(capsys, monkeypatch):

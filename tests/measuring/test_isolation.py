@@ -1,20 +1,31 @@
 """What an experiment changes stays with it: nobody else sees it."""
 
 import contextlib
+import copy
+import decimal
 import functools
+import gc
 import itertools
+import math
 import random
+import sys
+import weakref
 
 import helpers
 import numpy
 import pytest
 import torch
-from helpers import SETTINGS, read_depth, reader_state, reset_state
+from helpers import SETTINGS, is_interleaved, read_depth, reader_state, reset_state
 from hypothesis import assume, example, given, strategies as st
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
 
 import kit
+from kit import journal
 from kit.errors import ExperimentError
+from kit.measuring.settings import capture as settings_now
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -279,3 +290,242 @@ def test_a_changed_layout_is_refused_with_advice(name):
 
     words = "train(", "world.", "inside the experiment"
     helpers.refused(lambda: kit.measure(train), *words)
+
+
+OPEN = {
+    "anomaly": (torch.autograd.set_detect_anomaly, True),
+    "saved hooks": (torch.autograd.graph.saved_tensors_hooks, torch.abs, torch.abs),
+    "saved on cpu": (torch.autograd.graph.save_on_cpu,),
+    "dispatch mode": (FlopCounterMode, None, 2, False),
+    "function mode": (torch.device, "meta"),
+    "one backward thread": (torch.autograd.set_multithreading_enabled, False),
+    "sparse checks": (torch.sparse.check_sparse_tensor_invariants,),
+    "no grad": (torch.no_grad,),
+    "inference": (torch.inference_mode,),
+    "autocast": (torch.autocast, "cpu"),
+    "attention": (sdpa_kernel, SDPBackend.MATH),
+    "numpy errors": (lambda: numpy.errstate(all="raise"),),
+    "decimal": (decimal.localcontext,),
+    "oneDNN": (lambda: torch.backends.mkldnn.flags(enabled=False),),
+    "anything": (contextlib.nullcontext,),
+}
+
+
+@pytest.mark.parametrize("how", ["own", "delegated"])
+@pytest.mark.parametrize("name", OPEN)
+def test_no_step_runs_under_what_the_other_variant_holds_open(name, how):
+    """With a `with` block open at the yield, variants run one after the other."""
+    make, *arguments = OPEN[name]
+    alive, found, before = [], set(), reader_state()
+
+    def hold():
+        with make(*arguments):
+            while True:
+                yield 1
+
+    def train(*, held=False):
+        alive.append(held)
+        try:
+            if held and how == "delegated":
+                yield from hold()
+            elif held:
+                with make(*arguments):
+                    while True:
+                        found.add(tuple(alive))
+                        yield 1
+            while True:
+                found.add(tuple(alive))
+                yield 1
+        finally:
+            alive.remove(held)
+
+    made = kit.compare(train, held=[False, True])
+    assert not is_interleaved(made) and found <= {(False,), (True,)}
+    assert reader_state() == before
+
+
+def test_hooks_on_all_modules_do_not_outlive_their_run():
+    """A mode that counts operations keeps such hooks, and a reader may."""
+    seen = []
+    hooks = torch.nn.modules.module
+
+    def train(*, counts=False):
+        if counts:
+            leave_mode_on()
+            hooks.register_module_forward_hook(lambda *_: seen.append(counts))
+        model = torch.nn.Linear(2, 1)
+        while True:
+            model(torch.ones(1, 2))
+            yield 1
+
+    made = kit.compare(train, counts=[False, True])
+    assert seen and not is_interleaved(made)
+    assert not hooks._global_forward_hooks and not hooks._global_forward_pre_hooks
+    before = len(seen)
+    torch.nn.Linear(2, 1)(torch.ones(1, 2))
+    assert len(seen) == before, "nor in the reader's session"
+
+
+def leave_mode_on():
+    FlopCounterMode(display=False).__enter__()
+
+
+SET = {
+    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
+    "flushing": lambda: torch.set_flush_denormal(True),
+    "saved hooks": lambda: torch.autograd.graph.save_on_cpu().__enter__(),
+    "dispatch mode": leave_mode_on,
+    "backward threads": lambda: torch.autograd.set_multithreading_enabled(False),
+    "sparse checks": torch.sparse.check_sparse_tensor_invariants.enable,
+    "always warn": lambda: torch.set_warn_always(True),
+    "collector": lambda: gc.set_threshold(50),
+    "filled": lambda: setattr(
+        torch.utils.deterministic, "fill_uninitialized_memory", False
+    ),
+    "fast path": lambda: torch.backends.mha.set_fastpath_enabled(False),
+    "profile": lambda: sys.setprofile(lambda *_: None),
+    "thread switches": lambda: sys.setswitchinterval(0.5),
+}
+
+
+@pytest.mark.parametrize("name", SET)
+def test_a_setting_of_one_variant_neither_reaches_the_other_nor_stays(name):
+    before, others = settings_now(), []
+
+    def train(*, sets=False):
+        if sets:
+            SET[name]()
+        while True:
+            if not sets:
+                others.append(settings_now() == before)
+            yield 1
+
+    made = kit.compare(train, sets=[False, True])
+    assert not is_interleaved(made) and all(others) and len(others) > 2
+    assert settings_now() == before
+
+
+def test_what_context_variables_hold_stays_with_the_variant_that_set_it():
+    digits = set()
+
+    def train(*, precision=7):
+        stack = contextlib.ExitStack()
+        stack.enter_context(decimal.localcontext(prec=precision))
+        numpy.seterr(over="raise" if precision == 7 else "ignore")
+        while True:
+            digits.add((precision, decimal.getcontext().prec, numpy.geterr()["over"]))
+            yield 1
+
+    before = decimal.getcontext().prec, numpy.geterr()
+    assert is_interleaved(kit.compare(train, precision=[7, 9]))
+    assert digits == {(7, 7, "raise"), (9, 9, "ignore")}
+    assert (decimal.getcontext().prec, numpy.geterr()) == before
+
+
+class Odd(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("edges", torch.eye(3).to_sparse())
+        self.register_buffer("mean", torch.tensor([math.nan]))
+        self.layer = nn.Linear(2, 1)
+
+
+def test_models_made_outside_the_loop_are_restored_after_measuring():
+    net, meta = Odd(), nn.Linear(2, 2, device="meta")
+    net.layer(torch.ones(2)).backward()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+
+    def train(*, changes=False):
+        meta.train()
+        while True:
+            if changes:
+                net.layer.weight.data.add_(1.0)
+                net.edges.mul_(2)
+            yield 1
+
+    made = kit.compare(train, changes=[0, 0])
+    assert is_interleaved(made)
+    made = kit.compare(train, changes=[True, False])
+    assert not is_interleaved(made)
+    assert torch.equal(net.layer.weight, before["layer.weight"])
+    assert torch.equal(net.edges.to_dense(), before["edges"].to_dense())
+    assert "Shared and put back at each start: meta, net." in made.baseline.notes
+
+
+@pytest.mark.parametrize(
+    ("make", "draw"),
+    [
+        (torch.Generator, lambda g: torch.rand((), generator=g).item()),
+        (numpy.random.default_rng, lambda g: float(g.random())),
+        (random.Random, lambda g: g.random()),
+    ],
+)
+def test_every_start_draws_the_same_from_the_readers_own_generator(make, draw):
+    own, drawn = make(), []
+    before = own.clone_state() if make is torch.Generator else copy.deepcopy(own)
+
+    def train(*, n=1):
+        drawn.append([draw(own)])
+        while True:
+            drawn[-1].append(draw(own))
+            yield 1
+
+    made = kit.compare(train, n=[1, 2])
+    assert len({tuple(numbers[:2]) for numbers in drawn}) == 1 < len(drawn)
+    assert len(set(drawn[0])) == len(drawn[0])
+    assert draw(own) == draw(before), "the reader's goes on where it was"
+    assert not is_interleaved(made)
+    assert "own" in made.baseline.notes[0]
+
+
+class Stateful(DataLoader):
+    """A loader that can be saved, as torchdata has one."""
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        raise AssertionError("it is no model")
+
+
+def test_a_loaders_own_generator_is_seeded_with_each_start():
+    data, order = TensorDataset(torch.arange(64.0)), []
+    own = torch.Generator()
+    loader = Stateful(data, shuffle=True, generator=own)
+
+    def train(*, n=1):
+        order.append([])
+        own.initial_seed()  # which it reaches by two ways
+        while True:
+            for (number,) in loader:
+                order[-1].append(number.item())
+                yield 1
+
+    made = kit.compare(train, n=[1, 2])
+    assert len({tuple(numbers[:2]) for numbers in order}) == 1 < len(order)
+    said = made.baseline.notes[0]
+    assert said.count("own") + said.count("loader.generator") == 1, "one of its names"
+
+
+def test_a_model_that_cannot_be_copied_is_named_with_advice():
+    net = nn.LazyLinear(3)
+
+    def train():
+        yield net(torch.ones(1, 2)).numel()
+
+    helpers.refused(lambda: kit.measure(train), "train()", "net", "Build net inside")
+
+
+def test_a_model_among_the_knobs_is_let_go_with_the_trial(monkeypatch):
+    monkeypatch.setattr(journal, "_JOURNALS", [])
+
+    def look(*, net):
+        while True:
+            yield 1
+
+    net = nn.Linear(2, 2)
+    left = weakref.ref(net)
+    kit.measure(look, net=net)
+    del net
+    gc.collect()
+    assert left() is None

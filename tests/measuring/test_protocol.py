@@ -4,6 +4,7 @@ import functools
 import gc
 import itertools
 import math
+import re
 import statistics
 import threading
 import time
@@ -13,9 +14,10 @@ import pytest
 import torch
 from helpers import JOURNAL, FakeClock, LazyTensor
 from hypothesis import given, strategies as st
-from trials import make_trial, rate_trial
+from trials import make_run, make_trial, rate_trial
 
 import kit
+from kit import recording
 from kit.errors import ExperimentError
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -122,7 +124,7 @@ def test_a_complete_run_counts_from_its_first_yield_to_its_end(loop, setup, chec
         (5.0, 5.0, 2),  # one run has no range
     ],
 )
-def test_runs_are_as_many_as_the_seconds_would_pay_starts_of(clock, cold, later, count):
+def test_a_loop_that_is_slow_to_start_is_started_fewer_times(clock, cold, later, count):
     starts = []
 
     def train():
@@ -253,6 +255,24 @@ def test_a_metric_is_what_it_was_at_its_step(clock):
     assert {type(value) for value in metrics["number"]} == {float}
 
 
+def test_a_metric_has_the_last_value_that_was_given(quick, tmp_path):
+    """Also where it was last given some steps ago, and where it is not a number."""
+    given, diverged = [0.5, None, 0.3, None], [0.5, math.nan]
+    for column, wanted in ((given, 0.3), (diverged, math.nan)):
+        run = make_run(seconds=[1.0], metrics={"loss": column})
+        recording.save([make_trial([run])], tmp_path / "a.json")
+        (read,) = kit.load(tmp_path / "a.json")
+        assert read.last_values("loss") == pytest.approx([wanted], nan_ok=True)
+        assert re.search(rf"loss +{wanted:.4g} +last value", repr(read))
+
+    def train(*, better=1):
+        for step in range(7):
+            yield (1, {"loss": 1 / better}) if step % 3 == 0 else 1
+
+    made = kit.compare(train, of="loss", better=[1, 2], seconds=None, within=0.1)
+    assert (made.ratio.value, made.ratio.verdict) == (-0.5, "less")
+
+
 class CarelessTensor(LazyTensor):
     def __float__(self):
         value = super().__float__()
@@ -329,7 +349,9 @@ def test_a_bare_yield_does_not_exclude_work_that_steps_have_queued(clock, device
         (math.nan, 0.0, False, 0.04),
     ],
 )
-def test_one_pays_for_its_own_waiting_only(clock, delay, own, has_thread, expected):
+def test_time_lost_to_other_programs_is_not_charged_to_the_loop(
+    clock, delay, own, has_thread, expected
+):
     over = threading.Event()
 
     def train():

@@ -1,4 +1,4 @@
-"""Intervals of a mean and of a rate, rare slow steps; verdicts: `test_verdicts.py`."""
+"""Intervals, rare slow steps and the end of warm-up are what their formulas say."""
 
 import math
 
@@ -26,7 +26,7 @@ def test_an_interval_of_a_mean_is_students(values, confidence):
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])
-def test_intervals_hold_together_as_often_as_one(count):
+def test_many_variants_bring_no_more_false_alarms_than_two(count):
     each = statistics.hold_together(count, 0.9)
     assert each**count == pytest.approx(0.9)
     assert statistics.hold_together(0, 0.9) == 0.9

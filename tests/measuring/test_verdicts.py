@@ -14,8 +14,11 @@ from trials import metric_trial, noisy, rate_trial, run_trial, start_trial
 
 import kit
 from kit.errors import ExperimentError
+from kit.measuring import plan
 from kit.measuring.comparison import Comparison
+from kit.measuring.finding import write_headline
 from kit.measuring.ratio import Ratio, compare_trials
+from kit.records import Block
 
 NAN = math.nan
 
@@ -383,7 +386,8 @@ def test_cannot_tell_says_why_and_what_to_do(case):
     trials, how, reason = CANNOT_TELL[case]
     made = Comparison([*trials], TWO, **how)
     assert made.ratio.verdict == "cannot tell"
-    assert made.headline() == f"Cannot tell whether {WHETHER[made.of]}"
+    whether = "n=2 is over 2 % faster than 0" if case == "near" else WHETHER[made.of]
+    assert made.headline() == f"Cannot tell whether {whether}"
     assert made.sentence().startswith(made.headline())
     assert made.sentence().endswith(f". {made.ratio.reason}")
     assert made.ratio.reason.endswith(reason)
@@ -485,7 +489,9 @@ SENTENCES = [
 
 
 @pytest.mark.parametrize(("of", "labels", "ratios", "sentence"), SENTENCES)
-def test_the_finding_is_a_sentence_that_swaps_nothing(of, labels, ratios, sentence):
+def test_the_sentence_never_says_faster_for_slower_or_more_for_less(
+    of, labels, ratios, sentence
+):
     made = several(labels, *ratios, of=of)
     headline = sentence
     if sentence.startswith(OPEN):
@@ -494,6 +500,21 @@ def test_the_finding_is_a_sentence_that_swaps_nothing(of, labels, ratios, senten
     assert made.sentence() == repr(made).splitlines()[0] == sentence
     assert made.headline() == headline
     assert labels[1] in made.sentence(labels[1])
+
+
+@pytest.mark.parametrize(
+    ("of", "low", "wanted"),
+    [
+        (SPEED, 1.01, "n=2 is over 2 % faster than n=1"),
+        (SPEED, 0.95, "n=2 is over 2 % slower than n=1"),
+        (TIME, 1.01, "n=2 takes over 2 % more time than n=1"),
+        (BYTES, 0.95, "n=2 uses over 2 % less memory than n=1"),
+    ],
+)
+def test_a_sure_difference_is_not_said_to_be_a_gain_or_a_loss(of, low, wanted):
+    reason = CANNOT_TELL["near"][-1]
+    ratio = Ratio(low + 0.02, low, low + 0.04, "cannot tell", reason)
+    assert write_headline(of, "n=2", "n=1", ratio) == f"Cannot tell whether {wanted}"
 
 
 def test_each_challenger_has_its_own_ratio_and_a_row_best_first():
@@ -676,3 +697,13 @@ def test_a_comparison_is_asked_for_in_a_unit_and_a_plot_of_it_in_another(monkeyp
     assert made.plot(x="n").get_ylabel() == "ms per step"
     with pytest.raises(ExperimentError, match="furlongs"):
         made.plot(unit="furlongs")
+
+
+def test_a_rank_that_handled_no_items_gives_cannot_tell_and_no_crash():
+    some = [Block(1.0, 1.0, items, 1) for items in (4, 0, 4)]
+    assert not plan.is_as_fast_as_before(some[:2])
+    assert plan.is_as_fast_as_before(some)
+    assert plan.is_as_fast_as_before([Block(1.0, 1.0, 0, 1)])
+    idle = rate_trial(1.0, items=0)
+    assert compare_trials(idle, rate_trial(1.0)).verdict == "cannot tell"
+    assert "count" in repr(idle)

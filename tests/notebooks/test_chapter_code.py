@@ -1,4 +1,4 @@
-"""Code of chapters that readers take with them: a recipe, plans."""
+"""Code that readers take from chapters does what the chapter says of it."""
 
 import ast
 import itertools
@@ -112,7 +112,7 @@ def test_a_plan_of_a_pipeline_has_the_bubble_of_the_formula(p, m, name):
     assert pipelines.find_bubble(lanes) == pytest.approx((p - 1) / (m + p - 1))
 
 
-def test_ranks_that_wait_for_each_other_do_no_more():
+def test_a_pipeline_plan_that_deadlocks_does_not_hang_the_simulation():
     plan = [["0F0", "0B0", "0F1", "0B1"], ["1F1", "1B1", "1F0", "1B0"]]
     lanes = pipelines.simulate(plan, {"F": 1.0, "B": 1.0})
     assert [len(lane) for lane in lanes] == [1, 0]

@@ -1,11 +1,10 @@
 """Exercises: each waits for an answer, and plausible wrong ones are refused."""
 
 import re
-import runpy
 
 import pytest
 import torch
-from project import CHAPTERS, TUTORIALS, every_chapter
+from project import CHAPTERS, TUTORIALS, every_chapter, read_wrong
 
 from kit.teaching import check
 
@@ -13,10 +12,6 @@ from kit.teaching import check
 CALL = re.compile(r"\bcheck\((?:\\n|[^\w)])*(\d\d/\w+)")
 TEXT = "".join(path.read_text("utf-8") for path in CHAPTERS)
 EXERCISES = [*dict.fromkeys(CALL.findall(TEXT))]
-
-
-def read_wrong(number):
-    return runpy.run_path(str(TUTORIALS / "checks" / f"{number}_wrong.py"))["WRONG"]
 
 
 @every_chapter

@@ -1,4 +1,4 @@
-"""What is stored in the notebooks, and what their fingerprints tell apart."""
+"""Notebooks store nothing wrong or stale, and are renewed without measuring again."""
 
 import re
 import subprocess
@@ -239,6 +239,8 @@ def test_a_renamed_method_keeps_what_was_recorded_and_nothing_else_does(
     recorded = path.parent / "recordings" / "made_up__here__2025-01-01.json"
     rows = [{"sentence": "It is fast.", "fingerprint": then}]
     recording.write(recording.Recording([], [], rows), recorded)
+    stale = recording.Recording([], [], [{"sentence": "It is fast."}])
+    recording.write(stale, recorded.with_stem("made_up__elsewhere__2025-01-01"))
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(path.parent)]
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "before"]):
         subprocess.run([*git, *arguments], check=True)

@@ -1,4 +1,4 @@
-"""Real processes: what a measurement started ends with it, the reader's own go on."""
+"""A run ends what it started, spares your processes, and explains a dead worker."""
 
 import contextlib
 import dataclasses
@@ -17,13 +17,13 @@ from multiprocessing import forkserver, resource_tracker
 from unittest.mock import Mock
 
 import pytest
-from helpers import forked, refused, wait_until
+from helpers import ONE_WORKER, forked, refused, wait_until
 from torch.utils.data import DataLoader
 
 import kit
 from kit import system
 from kit.errors import ExperimentError
-from kit.measuring import failures, run
+from kit.measuring import failures
 from kit.measuring.failures import find_hint
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -55,10 +55,9 @@ def idle():
 
 
 @pytest.fixture
-def impatient(monkeypatch):
+def impatient(grace):
     """Give processes less time to end: two seconds each would be most of this file."""
-    monkeypatch.setattr(run, "_GRACE_SECONDS", 0.2)
-    monkeypatch.setattr(run, "_GRACE_AFTER_INTERRUPT", 0.1)
+    grace(0.2)
 
 
 STUBBORN = "import signal, subprocess, time\nsignal.signal(15, signal.SIG_IGN)\n"
@@ -113,16 +112,23 @@ def test_however_it_ends_no_process_is_left_and_who_lingered_is_named(
         system.end(pids)
 
 
-@pytest.mark.parametrize(("needs", "interrupted"), [(1.4, False), (0.4, True)])
-def test_a_process_that_saves_something_has_time_to_end(tmp_path, needs, interrupted):
-    file = tmp_path / "saved"
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_process_that_saves_something_has_time_to_end(tmp_path, grace, interrupted):
+    """It begins to save when its experiment is closed."""
+    grace(20.0)
+    file, closed = tmp_path / "saved", tmp_path / "closed"
+    code = f"import os, time\nwhile not os.path.exists({str(closed)!r}):"
+    code += f" time.sleep(0.01)\ntime.sleep(0.3); open({str(file)!r}, 'w')"
 
     def checkpoints():
-        start(f"import time; time.sleep({needs}); open({str(file)!r}, 'w')")
-        yield 1
-        if interrupted:
-            signal.raise_signal(signal.SIGINT)
-        yield from idle()
+        start(code)
+        try:
+            yield 1
+            if interrupted:
+                signal.raise_signal(signal.SIGINT)
+            yield from idle()
+        finally:
+            closed.touch()
 
     with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
         assert kit.measure(checkpoints).notes == []
@@ -167,8 +173,7 @@ def hang(waits_for):
         return samples
 
     def hangs(*, n=1):
-        fork = {"num_workers": 1, "multiprocessing_context": "fork"}
-        loader = iter(DataLoader(range(4), collate_fn=fetch, **fork))
+        loader = iter(DataLoader(range(4), collate_fn=fetch, **ONE_WORKER))
         for _ in loader:
             yield n
             waits_for[:] = [each.pid for each in loader._workers]
@@ -246,8 +251,8 @@ def test_a_worker_that_dies_or_raises_says_what_to_do(act, words):
         return samples
 
     def load():
-        how = {"num_workers": 1, "multiprocessing_context": "fork"}
-        for batch in DataLoader(range(64), batch_size=8, collate_fn=collate, **how):
+        how = {"batch_size": 8, "collate_fn": collate, **ONE_WORKER}
+        for batch in DataLoader(range(64), **how):
             yield len(batch)
 
     assert "Traceback (" not in refused(lambda: kit.measure(load), *words)

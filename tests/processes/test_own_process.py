@@ -1,4 +1,4 @@
-"""What the kit does to its process, and a plain loop does not."""
+"""Your loop allocates as it does without the kit, and stays compiled in each run."""
 
 import itertools
 import os
@@ -39,7 +39,7 @@ print(*found, find_threshold())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc")
-def test_what_a_loop_allocates_costs_what_it_costs_without_the_kit():
+def test_the_kit_makes_memory_no_cheaper_to_allocate_than_in_a_plain_loop():
     """Freeing a large block would spare it the page faults of its own tensors."""
     command = [sys.executable, "-c", THRESHOLD]
     before, after = subprocess.check_output(command, text=True, env=QUICK).split()

@@ -1,4 +1,4 @@
-"""REAL: the panel in a kernel, with the messages that a front end would send."""
+"""The panel works in a real kernel, with the messages that a front end would send."""
 
 import pytest
 from front_end import Kernel, Page

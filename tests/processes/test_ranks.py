@@ -340,11 +340,18 @@ def test_who_is_to_blame_follows_from_how_the_call_ended(outcomes, culprits, wor
     assert 2 <= len(said.splitlines()) <= 6 and len(said) < 1000
 
 
-def test_an_interrupt_tells_where_ranks_were_and_leaves_them_usable(ranks, no_traces):
+def test_an_interrupt_tells_where_ranks_were_and_leaves_them_usable(
+    ranks, no_traces, tmp_path
+):
+    def interrupt():
+        wait_until(lambda: len([*tmp_path.iterdir()]) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
     pids = ranks.run(os.getpid)
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    note = f"open(f'{tmp_path}/{{dist.get_rank()}}', 'w').close()"
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt) as caught:
-        ranks.run(faults.define("while True: dist.barrier()"))
+        ranks.run(faults.define(f"while True: dist.barrier(), {note}"))
     first, second, third = str(caught.value).splitlines()
     assert "work() was interrupted" in first and "can be used again" in third
     assert second.startswith("  ranks 0, 1: ") and "in work: while True" in second
@@ -378,9 +385,7 @@ def test_a_loop_that_ends_while_it_is_recorded_is_told_so(ranks, quick):
 
 
 def test_only_this_machine_can_reach_them(ranks):
-    tree = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    found = [each for process in tree for each in process.net_connections("inet")]
-    listening = [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN]
+    listening = faults.list_listening()
     assert len(listening) > 10 and {*listening} == {"127.0.0.1"}
 
 
@@ -407,8 +412,10 @@ def test_a_notebooks_cells_are_named_and_ranks_end_with_a_killed_kernel(tmp_path
     assert kernel.run("print(ranks.run(dist.get_rank))").endswith("[0, 1]\n")
     process = psutil.Process(int(kernel.run("print(os.getpid())")))
     family = process.children(recursive=True)
-    kernel.client.execute("ranks.run(lambda: sum(range(10**12)))")  # it is stuck
-    threading.Event().wait(1.0)
+    (stuck := tmp_path / "stuck").mkdir()
+    note = f"open(f'{stuck}/{{dist.get_rank()}}', 'w')"
+    kernel.client.execute(f"ranks.run(lambda: {note} and sum(range(10**12)))")
+    wait_until(lambda: len([*stuck.iterdir()]) == 2)
     process.kill()
     _, left = psutil.wait_procs(family, timeout=20)
     assert not left

@@ -1,11 +1,10 @@
 """The solutions of exercises are accepted; some of them start ranks."""
 
 import linecache
-import runpy
 
 import nbformat
 import pytest
-from project import TUTORIALS
+from project import TUTORIALS, read_wrong
 
 from kit import teaching
 from kit.teaching import check
@@ -25,12 +24,12 @@ def test_the_solutions_are_accepted(path, quick, monkeypatch):
     monkeypatch.setattr(teaching, "check", noted)  # cells import it from there
     monkeypatch.chdir(path.parent)
     monkeypatch.syspath_prepend("")  # as in a kernel
-    for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+    for place, cell in enumerate(nbformat.read(path, as_version=4).cells):
         if cell.cell_type == "code":
-            name = f"<{path.stem}, cell {number}>"  # experiments find their source
+            name = f"<{path.stem}, cell {place}>"  # experiments find their source
             lines = cell.source.splitlines(keepends=True)
             linecache.cache[name] = len(cell.source), None, lines, name
             exec(compile(cell.source, name, "exec"), names)
-    wrong = runpy.run_path(TUTORIALS / "checks" / f"{path.name[:2]}_wrong.py")["WRONG"]
-    assert list(found) == [f"{path.name[:2]}/{name}" for name in wrong]
+    number = path.name[:2]
+    assert list(found) == [f"{number}/{name}" for name in read_wrong(number)]
     assert [result for result in found.values() if not result.passed] == []

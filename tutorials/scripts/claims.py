@@ -153,7 +153,7 @@ def judge_chapter(notebook: Path) -> tuple[list[Judged], list[str]]:
         why = f" (stale: {of_other_code})" if of_other_code else ""
         problems.append(
             f"{chapter}: no machine has a current recording of {sentence!r}{why}; "
-            "record it again"
+            "record it again, or, where only names have changed, run renew.py"
         )
     return judged, sorted(problems)
 

@@ -4,11 +4,13 @@
 
 The chapter as it was at a commit, with these names replaced, must be the chapter as it
 is now, cell by cell. Then what was recorded belongs to the new code as it did to the
-old, and nothing is measured. Anything else needs a recording.
+old, and nothing is measured. Anything else needs a recording. Run it before you commit
+the change, or name the commit before it. What was stale stays so.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import subprocess
 import sys
@@ -93,7 +95,7 @@ def renew(notebook: Path, commit: str, names: Mapping[str, str]) -> list[str]:
     if changed := find_changes(before, after, names):
         raise SystemExit(
             f"{notebook}: more than names has changed in {', '.join(changed)}.\n"
-            "Record it again."
+            "Record it again, unless the pairs are not old=new, or not all of them."
         )
     claims_after = fingerprint_claims(notebook, after)
     done = renew_outputs(notebook, before, after)
@@ -127,7 +129,7 @@ def renew_claims(
     for row in recording.claims:
         sentence = row["sentence"]
         then, now = before.get(sentence), after.get(sentence)
-        if row["fingerprint"] == then != now:
+        if row.get("fingerprint") == then != now:
             row["fingerprint"] = now
             renewed += 1
     if not renewed:
@@ -136,8 +138,20 @@ def renew_claims(
     return [f"{path.name}: {renewed} claims"]
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Renew a chapter's fingerprints, and say which."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("commit", help="where the chapter has the old names: HEAD")
+    parser.add_argument("notebook", type=Path)
+    parser.add_argument("names", nargs="+", metavar="old=new")
+    options = parser.parse_args(arguments)
+    replaced = dict(pair.split("=") for pair in options.names)
+    done = renew(options.notebook, options.commit, replaced)
+    if not done:
+        done = [f"Nothing to renew: is the change committed after {options.commit}?"]
+    print(*done, sep="\n")
+    return 0
+
+
 if __name__ == "__main__":
-    commit, notebook, *pairs = sys.argv[1:]
-    replaced = dict(pair.split("=") for pair in pairs)
-    for line in renew(Path(notebook), commit, replaced):
-        print(line)
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Chapter 17's faults: each is caused, ends in time, leaves nothing, prints its row."""
+"""Each fault of chapter 17 can be caused, ends in time, and leaves no process."""
 
 import re
 import time
@@ -29,7 +29,7 @@ def press(training, word):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_costs_what_the_chapter_says(name):
+def test_each_fault_of_chapter_17_happens_and_leaves_no_process(name):
     cluster = Cluster((TUTORIALS / "scripts" / "two_machines.sh").read_text())
     training, (strike, limit) = Training(cluster, 0, script=SCRIPT), FAULTS[name]
     training.wait_for(70)
