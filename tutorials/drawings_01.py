@@ -13,8 +13,8 @@ from kit.figures import Drawing, Span
 
 #: The stations of an operation, and what each does.
 STATIONS = {
-    "Python": "finds the method,\nreads arguments",
-    "dispatcher": "chooses code for\ntype and device",
+    "Python": "finds the method,\nenters C++",
+    "dispatcher": "reads arguments,\nchooses the code",
     "autograd": "notes how to go\nback, if needed",
     "allocator": "makes a tensor,\nfinds its memory",
     "kernel": "does the\narithmetic",

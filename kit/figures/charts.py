@@ -45,6 +45,7 @@ _MOST_REACH = 1.5
 _ROW, _LINE_OF_TEXT = 0.46, 0.17  # inches
 #: What a text needs beside it, in inches: the gap to its bar, and half a marker.
 _BESIDE = 0.4
+_BETWEEN_TICKS = 0.08  # inches between the numbers of an axis
 
 
 @one_at_a_time
@@ -483,15 +484,59 @@ def _set_width(axes: Axes, xs: Sequence[float], logx: bool) -> None:
     if logx and len(positive) > 1:
         zero = {"linthresh": positive[0], "linscale": 0.5} if xs[0] <= 0 else {}
         axes.set_xscale("symlog" if zero else "log", **zero)
-    if len(xs) <= 12 and (logx or not style.is_wide(positive)):
+    has_ticks = len(xs) <= 12 and (logx or not style.is_wide(positive))
+    if has_ticks:
         axes.set_xticks(xs)
     if len(xs) > 1:
         scale = axes.xaxis.get_transform()
-        first, last = scale.transform([xs[0], xs[-1]])
-        room = 0.05 * (last - first)
-        axes.set_xlim(scale.inverted().transform([first - room, last + room]))
+        places = scale.transform(xs)
+        room = 0.05 * (places[-1] - places[0])
+        ends = [places[0] - room, places[-1] + room]
+        axes.set_xlim(scale.inverted().transform(ends))
+        if has_ticks:
+            figure: Any = axes.get_figure(root=True)
+            scaled = 0.7 * figure.get_figwidth() / (ends[1] - ends[0])
+            axes.set_xticks(xs, _fit_ticks(xs, [scaled * place for place in places]))
     elif xs:
         axes.set_xlim(xs[0] - 1, xs[0] + 1)
+
+
+def _fit_ticks(xs: Sequence[float], inches: Sequence[float]) -> list[str]:
+    """Return the texts of ticks at these places, so that no two overlap.
+
+    Large numbers are written shorter where there is no room, and then left out.
+
+    >>> _fit_ticks([1, 1_000_000, 10_000_000], [0.0, 3.0, 3.7])
+    ['1', '1 M', '10 M']
+    """
+    for write in (write_tick, _write_short_tick):
+        texts = [write(x) for x in xs]
+        kept = _keep_apart(texts, inches)
+        if kept == texts:
+            break
+    return kept
+
+
+def _keep_apart(texts: Sequence[str], inches: Sequence[float]) -> list[str]:
+    """Return texts centered at these places, empty where one would meet another."""
+    kept = []
+    free = -math.inf
+    for text, place in zip(texts, inches, strict=True):
+        half = style.measure(text) / 2
+        fits = place - half > free
+        kept.append(text if fits else "")
+        if fits:
+            free = place + half + _BETWEEN_TICKS
+    return kept
+
+
+def _write_short_tick(x: float) -> str:
+    """Write a tick with thousands as k and millions as M."""
+    if abs(x) >= 1e6:
+        return f"{x / 1e6:,.3g} M"
+    if abs(x) >= 1e4:
+        return f"{x / 1e3:.3g} k"
+    return write_tick(x)
 
 
 def _set_height(axes: Axes, rows: Sequence[Row]) -> tuple[float, float]:

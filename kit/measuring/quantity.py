@@ -21,13 +21,25 @@ def unit_of(of: str) -> str:
     return QUANTITIES.get(of, of)
 
 
-def write_ratio(value: float) -> str:
+def write_ratio(value: float, digits: int = 3) -> str:
     """Write a ratio with three significant digits, or with all up to a million.
 
     >>> write_ratio(0.98765), write_ratio(1312.4), write_ratio(2.5e17)
     ('0.988', '1,312', '2.5e+17')
     """
-    return f"{value:,.0f}" if 999.5 <= value < 1e6 else f"{value:.3g}"
+    return f"{value:,.0f}" if 999.5 <= value < 1e6 else f"{value:.{digits}g}"
+
+
+def write_ratios(low: float, high: float) -> str:
+    """Write the ends of an interval, with as many digits as tell them apart.
+
+    >>> write_ratios(0.988, 1.0123), write_ratios(0.9996, 1.0032)
+    ('[0.988, 1.01]', '[0.9996, 1.003]')
+    """
+    digits = 3
+    while write_ratio(low, digits) == write_ratio(high, digits) and digits < 6:
+        digits += 1
+    return f"[{write_ratio(low, digits)}, {write_ratio(high, digits)}]"
 
 
 def read_values(trial: Trial, of: str) -> dict[int, float]:

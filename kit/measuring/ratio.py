@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from kit import statistics
 from kit.measuring.doubt import explain_width, find_change, find_doubt
-from kit.measuring.quantity import QUANTITIES, SPEED, read_values, write_ratio
+from kit.measuring.quantity import (
+    QUANTITIES,
+    SPEED,
+    read_values,
+    write_ratio,
+    write_ratios,
+)
 from kit.measuring.rates import estimate_rates
 from kit.records import FIRST, Trial
 from kit.statistics import Estimate
@@ -71,7 +77,7 @@ class Ratio:
         if math.isnan(self.low):
             return ""
         if self.unit == "×":
-            return f"[{write_ratio(self.low)}, {write_ratio(self.high)}]"
+            return write_ratios(self.low, self.high)
         return f"[{self.low:+.3g}, {self.high:+.3g}]"
 
     @property
