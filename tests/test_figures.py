@@ -474,3 +474,12 @@ def test_tables_can_be_read_in_a_dark_theme_and_numbers_stand_below_each_other()
     assert all("background:#" in cell and "color:#" in cell for cell in cells)
     sides = [re.search(r"text-align:(\w+)", cell)[1] for cell in cells]
     assert sides == ["left", "right", "left"] * 3 and ">–</td>" in page
+
+
+def test_numbers_of_an_axis_that_would_overlap_are_written_shorter():
+    sizes = [1, 100, 10_000, 100_000, 1_000_000, 10_000_000]
+    line = {"here": (sizes, [1.0] * 6, None, None, "measured")}
+    look = {"title": "T", "xlabel": "numbers", "ylabel": "s", "logx": True}
+    ticks = figures.draw_lines(line, **look).axes[0].get_xticklabels()
+    texts = [tick.get_text() for tick in ticks]
+    assert texts == ["1", "100", "10 k", "100 k", "1 M", "10 M"]

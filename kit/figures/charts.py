@@ -330,6 +330,8 @@ def draw_lines(
             _draw_interval(axes, "y", row, looks[name]["color"], reach)
         ends.append((known[-1] if known else None, looks[name]["color"]))
     _label_axes(axes, xlabel, ylabel)
+    if not xlabel.startswith("bytes"):
+        _write_ticks(axes)
     _label_ends(axes, names, ends, high)
     if kinds:
         _explain(axes, _list_keys(has_values=False, has_marks=False, names=kinds))
@@ -484,8 +486,7 @@ def _set_width(axes: Axes, xs: Sequence[float], logx: bool) -> None:
     if logx and len(positive) > 1:
         zero = {"linthresh": positive[0], "linscale": 0.5} if xs[0] <= 0 else {}
         axes.set_xscale("symlog" if zero else "log", **zero)
-    has_ticks = len(xs) <= 12 and (logx or not style.is_wide(positive))
-    if has_ticks:
+    if len(xs) <= 12 and (logx or not style.is_wide(positive)):
         axes.set_xticks(xs)
     if len(xs) > 1:
         scale = axes.xaxis.get_transform()
@@ -493,12 +494,20 @@ def _set_width(axes: Axes, xs: Sequence[float], logx: bool) -> None:
         room = 0.05 * (places[-1] - places[0])
         ends = [places[0] - room, places[-1] + room]
         axes.set_xlim(scale.inverted().transform(ends))
-        if has_ticks:
-            figure: Any = axes.get_figure(root=True)
-            scaled = 0.7 * figure.get_figwidth() / (ends[1] - ends[0])
-            axes.set_xticks(xs, _fit_ticks(xs, [scaled * place for place in places]))
     elif xs:
         axes.set_xlim(xs[0] - 1, xs[0] + 1)
+
+
+def _write_ticks(axes: Axes) -> None:
+    """Write the numbers of a horizontal axis so that they do not overlap."""
+    low, high = axes.get_xlim()
+    xs = [x for x in axes.get_xticks() if low <= x <= high]
+    scale = axes.xaxis.get_transform()
+    first, last = scale.transform([low, high])
+    figure: Any = axes.get_figure(root=True)
+    inches = 0.7 * figure.get_figwidth() / (last - first)
+    places = [inches * (place - first) for place in scale.transform(xs)]
+    axes.set_xticks(xs, _fit_ticks(xs, places))
 
 
 def _fit_ticks(xs: Sequence[float], inches: Sequence[float]) -> list[str]:
