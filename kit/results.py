@@ -79,8 +79,8 @@ class Results:
             ratio = made.ratios.get(label)
             remark = "baseline"
             if ratio is not None:
-                is_known = not math.isnan(ratio.value)
-                remark = f"{ratio} {ratio.verdict}" if is_known else ratio.verdict
+                amount = f"{ratio} " if ratio.is_known else ""
+                remark = f"{amount}{ratio.verdict}"
             self._keep(choice, trial, made.show(trial), remark)
 
     def drop(self, chosen: Sequence[Choice], why: str) -> None:
@@ -104,10 +104,11 @@ class Results:
 
     def _keep(self, choice: Choice, trial: Trial, value: Quantity, remark: str) -> None:
         self.trials.append(trial)
-        if math.isnan(value[0]):
+        if not trial.runs:
             return  # stopped before it began
-        self._measured.pop(choice, None)  # the newest comes last
-        self._measured[choice] = value
+        if not math.isnan(value[0]):
+            self._measured.pop(choice, None)  # the newest comes last
+            self._measured[choice] = value
         odd = trial.outcome if trial.outcome != "finished" else ""
         self._note(choice, value, ", ".join(filter(None, (remark, odd))))
 
@@ -162,7 +163,7 @@ class Results:
     @staticmethod
     def _has_ratio(compared: Comparison) -> bool:
         """Return whether at least one round of both was measured before a stop."""
-        return any(not math.isnan(ratio.value) for ratio in compared.ratios.values())
+        return any(ratio.is_known for ratio in compared.ratios.values())
 
     def _write_span(self, values: Mapping[Choice, float]) -> str:
         """Say from where to where values go, and nothing of who is best."""

@@ -490,10 +490,9 @@ def _set_width(axes: Axes, xs: Sequence[float], logx: bool) -> None:
         axes.set_xticks(xs)
     if len(xs) > 1:
         scale = axes.xaxis.get_transform()
-        places = scale.transform(xs)
-        room = 0.05 * (places[-1] - places[0])
-        ends = [places[0] - room, places[-1] + room]
-        axes.set_xlim(scale.inverted().transform(ends))
+        first, last = scale.transform([xs[0], xs[-1]])
+        room = 0.05 * (last - first)
+        axes.set_xlim(scale.inverted().transform([first - room, last + room]))
     elif xs:
         axes.set_xlim(xs[0] - 1, xs[0] + 1)
 

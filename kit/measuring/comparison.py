@@ -154,8 +154,7 @@ class Comparison:
             value = _write(self._show(trial, unit)[0])
             if label in self.ratios:
                 ratio = self.ratios[label]
-                is_known = not math.isnan(ratio.value)
-                amount = ratio.amount.removesuffix(" ×") if is_known else "–"
+                amount = ratio.amount.removesuffix(" ×") if ratio.is_known else "–"
                 rows.append((label, value, amount, ratio.interval, ratio.verdict))
             else:
                 rows.append((label, value, f"{self._own_ratio:g}", "", "baseline"))

@@ -60,7 +60,7 @@ def write_headline(
     """
     sentence = _SENTENCES.get(of, _METRIC_SENTENCES)[ratio.verdict]
     way = ""
-    if all(each.is_small for each in (ratio, *others)):
+    if ratio.is_small:
         sentence = _SMALL_SENTENCES[of]
         less, more = ("slower", "faster") if of == SPEED else ("less", "more")
         way = more if ratio.low > 1 else less

@@ -81,6 +81,11 @@ class Ratio:
         return f"[{self.low:+.3g}, {self.high:+.3g}]"
 
     @property
+    def is_known(self) -> bool:
+        """Whether anything was measured of both."""
+        return not math.isnan(self.value)
+
+    @property
     def is_small(self) -> bool:
         """Whether there is a difference, and only its being over 2 % is open."""
         return self.verdict == "cannot tell" and self.reason.startswith(_SMALL)
