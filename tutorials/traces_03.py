@@ -1,0 +1,101 @@
+"""Chapter 03: read a trace file that PyTorch's profiler wrote, and draw some steps of it.
+
+The files in `traces/` were recorded on an H100 by `more/00_on_a_gpu.ipynb`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from kit.figures import Span, draw_timeline, show
+
+#: Labels that the loops set with `record_function`, and the phase that each belongs to.
+PHASES = {
+    "load": "input",
+    "copy": "copies",
+    "forward": "forward",
+    "backward": "backward",
+    "update": "optimizer",
+    "loss.item()": "sync",
+    "score": "python",
+}
+LAUNCHES = "cuda_runtime", "cuda_driver"
+ON_DEVICE = "kernel", "gpu_memcpy", "gpu_memset"
+#: A call of the driver that is shorter than this is no wait that anybody could see.
+SECONDS_OF_A_WAIT = 0.2e-3
+
+
+def read_events(path: str | Path) -> list[dict[str, Any]]:
+    """Return the complete events of a trace file, those with a beginning and an end."""
+    with gzip.open(path) as file:
+        content = json.load(file)
+    return [event for event in content["traceEvents"] if event["ph"] == "X"]
+
+
+def find_step(events: Sequence[dict[str, Any]], number: int) -> tuple[float, float]:
+    """Return when a step begins and when the next one does, in microseconds."""
+    starts = {e["name"]: e["ts"] for e in events if e["cat"] == "user_annotation"}
+    ends = {
+        e["name"]: e["ts"] + e["dur"] for e in events if e["cat"] == "user_annotation"
+    }
+    end = starts.get(f"step {number + 1}", ends[f"step {number}"])
+    return starts[f"step {number}"], end
+
+
+def find_lanes(
+    events: Sequence[dict[str, Any]], begin: float, end: float
+) -> dict[str, list[Span]]:
+    """Return what Python, the driver and the device did between two times.
+
+    A kernel has the color of the part of the step in which Python launched it.
+    """
+    labels = [
+        event
+        for event in events
+        if event["cat"] == "user_annotation" and event["name"] in PHASES
+    ]
+    launched = {
+        event["args"].get("correlation"): event["ts"]
+        for event in events
+        if event["cat"] in LAUNCHES
+    }
+
+    def find_phase(time: float) -> str:
+        for label in labels:
+            if label["ts"] <= time <= label["ts"] + label["dur"]:
+                return PHASES[label["name"]]
+        return ""
+
+    lanes: dict[str, list[Span]] = {"Python": [], "calls that wait": [], "GPU": []}
+    for event in events:
+        start, stop = event["ts"], event["ts"] + event["dur"]
+        if stop <= begin or start >= end:
+            continue
+        start, stop = max(start, begin), min(stop, end)
+        seconds = (start - begin) / 1e6, (stop - begin) / 1e6
+        if event in labels:
+            span = Span(*seconds, PHASES[event["name"]], event["name"])
+            lanes["Python"].append(span)
+        elif event["cat"] in LAUNCHES and event["dur"] > 1e6 * SECONDS_OF_A_WAIT:
+            lanes["calls that wait"].append(Span(*seconds, "sync", event["name"]))
+        elif event["cat"] in ON_DEVICE:
+            phase = find_phase(launched.get(event["args"].get("correlation"), start))
+            if event["cat"] == "gpu_memcpy":
+                phase = "copies"
+            lanes["GPU"].append(Span(*seconds, phase, ""))
+    return lanes
+
+
+def draw_trace(path: str | Path, *, title: str, first: int = 1, steps: int = 1) -> Figure:
+    """Draw some steps of a trace file: Python, the driver's long calls, the device."""
+    events = read_events(path)
+    begin, _ = find_step(events, first)
+    _, end = find_step(events, first + steps - 1)
+    lanes = find_lanes(events, begin, end)
+    return show(draw_timeline(lanes, title=title))
