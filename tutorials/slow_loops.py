@@ -1,4 +1,4 @@
-"""Six training loops of chapter 02. Read one, guess what takes its time, then diagnose.
+"""Nine training loops of chapter 03. Read one, guess what takes its time, diagnose it.
 
 Each is an experiment: a generator with one `yield` per step. They are sized for two
 cores, where a step takes some milliseconds to some tens of them. What they learn from
@@ -100,7 +100,7 @@ def tensor_rows() -> TensorDataset:
     return TensorDataset(torch.stack(values), torch.tensor(labels))
 
 
-# Six loops
+# Nine loops
 
 
 def read_digits(*, part=1):
@@ -205,6 +205,47 @@ def restore_drawings(*, per_core=4):
         yield len(drawings), {"loss": loss}
 
 
+def teach_robots(*, detect_anomaly=True):
+    """Teach robots to walk."""
+    torch.autograd.set_detect_anomaly(detect_anomaly)
+    model = mlp(*[64] * 24, 10, activation=nn.Tanh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
+    for positions, moves in batches(64, numbers(640, 64), whole_numbers(10, 640)):
+        loss = F.cross_entropy(model(positions), moves)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield len(positions), {"loss": loss}
+
+
+def weigh_parcels(*, dtype=torch.float64):
+    """Weigh parcels by photos of them."""
+    values = numpy.random.default_rng(0).normal(size=(1024, 512))
+    photos = torch.from_numpy(values).to(dtype)
+    model = mlp(512, 512, 512, 1).to(dtype)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    for few, weights in batches(256, photos, photos[:, :1]):
+        loss = F.mse_loss(model(few), weights)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield len(few), {"loss": loss}
+
+
+def name_stars(*, threads=1):
+    """Name stars by their light."""
+    if threads:
+        torch.set_num_threads(threads)
+    model = mlp(1024, 1024, 1024, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
+    for lights, names in batches(256, numbers(1536, 1024), whole_numbers(10, 1536)):
+        loss = F.cross_entropy(model(lights), names)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield len(lights), {"loss": loss}
+
+
 LOOPS = {
     "A": read_digits,
     "B": recognise_voices,
@@ -212,6 +253,9 @@ LOOPS = {
     "D": grade_wines,
     "E": forecast_tides,
     "F": restore_drawings,
+    "G": teach_robots,
+    "H": weigh_parcels,
+    "I": name_stars,
 }
 
 #: What a reader may guess, and how a diagnosis calls it.
@@ -221,14 +265,15 @@ CAUSES = {
     "many tiny operations": "overhead",
     "updating the parameters": "optimizer",
     "threads that do not fit the cores": "threads",
+    "a debugging or precision setting": "settings",
     "nothing to repair": "healthy",
 }
 
 
-def show() -> None:
+def show(letters: str = "ABCDEFGHI") -> None:
     """Print the source of each loop, under its letter."""
-    for letter, loop in LOOPS.items():
-        print(f"# {letter}", inspect.getsource(loop), sep="\n")
+    for letter in letters:
+        print(f"# {letter}", inspect.getsource(LOOPS[letter]), sep="\n")
 
 
 def judge(guess: str, cause: str | None, reason: str) -> str:
@@ -295,4 +340,7 @@ REPAIRED = {
     "D": partial(grade_wines, rows=tensor_rows),
     "E": partial(forecast_tides, foreach=True),
     "F": partial(restore_drawings, per_core=1),
+    "G": partial(teach_robots, detect_anomaly=False),
+    "H": partial(weigh_parcels, dtype=torch.float32),
+    "I": partial(name_stars, threads=None),
 }

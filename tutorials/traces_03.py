@@ -1,4 +1,4 @@
-"""Chapter 03: read a trace file that PyTorch's profiler wrote, and draw some steps of it.
+"""Chapter 03: read a trace that PyTorch's profiler wrote, and draw some steps of it.
 
 The files in `traces/` were recorded on an H100 by `more/00_on_a_gpu.ipynb`.
 """
@@ -92,7 +92,86 @@ def find_lanes(
     return lanes
 
 
-def draw_trace(path: str | Path, *, title: str, first: int = 1, steps: int = 1) -> Figure:
+def describe(path: str | Path) -> dict[str, Any]:
+    """Return what the device did in steps 1 and 2, from the end of step 0 on it."""
+    events = read_events(path)
+    labels = {e["name"]: e for e in events if e["cat"] == "user_annotation"}
+    begin = labels["step 1"]["ts"]
+    end = labels["step 2"]["ts"] + labels["step 2"]["dur"]
+    calls = [event for event in events if event["cat"] in LAUNCHES]
+    called = {call["args"]["correlation"]: call["ts"] for call in calls}
+    earlier, kernels = [], []
+    for event in events:
+        if event["cat"] == "kernel":
+            launched = called[event["args"]["correlation"]]
+            if launched < begin:
+                earlier.append(event)
+            elif launched < end:
+                kernels.append(event)
+    length = find_end(kernels) - find_end(earlier)
+    busy = sum(kernel["dur"] for kernel in kernels)
+    waits = [c for c in calls if "Synchronize" in c["name"] and begin <= c["ts"] < end]
+    return {
+        "ms per step": round(length / 2000, 1),
+        "kernels per step": len(kernels) // 2,
+        "µs per kernel": round(busy / len(kernels), 1),
+        "GPU idle": f"{1 - busy / length:.0%}",
+        "waits per step": len(waits) // 2,
+    }
+
+
+def find_end(events: Sequence[dict[str, Any]]) -> float:
+    """Return when the last of these events ends."""
+    return max(event["ts"] + event["dur"] for event in events)
+
+
+def draw_nested(path: str | Path, *, first: int, depth: int = 4) -> Figure:
+    """Draw a step of the main thread as Perfetto does: who called whom, downwards."""
+    events = read_events(path)
+    begin, end = find_step(events, first)
+    mine = [
+        event
+        for event in events
+        if event["cat"] in ("user_annotation", "cpu_op")
+        and begin <= event["ts"] < end
+        and event["tid"] == event["pid"]
+    ]
+    mine.sort(key=lambda event: (event["ts"], -event["dur"]))
+    lanes: dict[str, list[Span]] = {}
+    around: list[float] = []  # when each event ends that the current one lies in
+    for event in mine:
+        start, stop = event["ts"], min(event["ts"] + event["dur"], end)
+        while around and around[-1] <= start:
+            around.pop()
+        if len(around) < depth:
+            lane = f"{len(around)} further down" if around else "main thread"
+            seconds = (start - begin) / 1e6, (stop - begin) / 1e6
+            span = Span(*seconds, find_color(event["name"]), shorten(event["name"]))
+            lanes.setdefault(lane, []).append(span)
+        around.append(stop)
+    title = "One step, as Perfetto shows it: what an operation calls lies below it"
+    return show(draw_timeline(lanes, title=title))
+
+
+def find_color(name: str) -> str:
+    """Return the phase that an operation of the main thread belongs to."""
+    if name.startswith("enumerate(DataLoader)"):
+        return "input"
+    if name.startswith("autograd::engine"):
+        return "backward"
+    return "optimizer" if name.startswith("Optimizer.") else ""
+
+
+def shorten(name: str) -> str:
+    """Return an event's name without what does not help a reader."""
+    if name.startswith("enumerate(DataLoader)"):
+        return "enumerate(DataLoader)"
+    return name.removeprefix("autograd::engine::evaluate_function: ").partition("#")[0]
+
+
+def draw_trace(
+    path: str | Path, *, title: str, first: int = 1, steps: int = 1
+) -> Figure:
     """Draw some steps of a trace file: Python, the driver's long calls, the device."""
     events = read_events(path)
     begin, _ = find_step(events, first)

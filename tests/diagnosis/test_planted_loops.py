@@ -43,6 +43,6 @@ PLANTED = {
 def test_a_planted_loop_gets_the_right_verdict(cause):
     # The others need a device: `test_diagnosing.py`.
     assert {*CAUSES} - {*PLANTED} == {"transfer", "sync"}
-    torch.set_num_threads(kit.this_machine().cores)  # as chapter 02 does
+    torch.set_num_threads(kit.this_machine().cores)  # as chapter 03 does
     found = kit.diagnose(PLANTED[cause])
     assert found.verdict == cause, found

@@ -7,10 +7,7 @@ import inspect
 import itertools
 import math
 import os
-import runpy
 import time
-from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -42,39 +39,6 @@ def _lies_within(event, *others):
         and event.time_range.end <= other.time_range.end
         for other in others
     )
-
-
-def culprit(culprit):
-    """The helper in which numbers are read at each step, whatever it is called."""
-    loops, steps = _import_slow_loops(), 4
-    names = ", ".join(f'"{name}"' for name in loops.HELPERS)
-    assert isinstance(culprit, str) and culprit in loops.HELPERS, (
-        f"{culprit!r:.60} is no helper's name: it is one of {names}"
-    )
-    helpers = {name: _label(name, loops.HELPERS[name]) for name in loops.HELPERS}
-    training = loops.train_with(helpers=helpers)
-    events = _profile(lambda: list(itertools.islice(training, steps)))
-    calls = [event for event in events if event.name == culprit]
-    reads = [event for event in events if event.name == "aten::_local_scalar_dense"]
-    found = sum(_lies_within(read, *calls) for read in reads)
-    assert found >= steps, (
-        f"in {steps} steps {culprit!r} reads a number {found} times: call each helper "
-        "inside a label of its own, and look which label holds aten::item"
-    )
-    return f"{culprit!r} asks for a number at each step, and never says `.item()`."
-
-
-def _import_slow_loops():
-    path = Path(__file__).resolve().parents[1] / "slow_loops.py"
-    return SimpleNamespace(**runpy.run_path(str(path)))
-
-
-def _label(name, helper):
-    def labelled(*inputs):
-        with record_function(name):
-            return helper(*inputs)
-
-    return labelled
 
 
 class _Net(torch.nn.Sequential):

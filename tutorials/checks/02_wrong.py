@@ -94,7 +94,6 @@ def reads_each_norm(model, optimizer, inputs, labels):
 
 
 WRONG = {
-    "culprit": ["clip", "item", ["track"]],
     "busy": [sum_of_totals, from_first_to_last],
     "labelled": [loss_outside, backward_within_forward, never_zeroes],
     "lean": [adds_up_the_norms, calls_the_model_twice, reads_each_norm],

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import slow_loops  # which chapter 02 shows
+import slow_loops  # which chapter 03 shows
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
@@ -27,7 +27,7 @@ batches, mlp, Blocks = slow_loops.batches, slow_loops.mlp, slow_loops.Blocks
 
 
 def shown(letter, cause):
-    """Return a loop of the gallery in chapter 02, which tells its letter only."""
+    """Return a loop of the gallery in chapter 03, which tells its letter only."""
     loop, repaired = slow_loops.LOOPS[letter], slow_loops.REPAIRED[letter]
     is_ill = repaired is not loop
     return Planted(letter, cause, loop, repaired if is_ill else None)
