@@ -212,13 +212,15 @@ class Recorder:
 
 
 def name_cells(notebook: Any) -> None:
-    """Say "a cell" where a warning names the file that a cell is in the meantime."""
+    """Say "a cell" where a warning names the file that a cell is in the meantime.
+
+    Files of packages go without the folder that this machine has them in.
+    """
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if "text" in output:
-                output.text = re.sub(
-                    r"[\w/]*ipykernel_\d+/\d+\.py", "a cell", output.text
-                )
+                text = re.sub(r"[\w/]*ipykernel_\d+/\d+\.py", "a cell", output.text)
+                output.text = re.sub(r"/\S*/site-packages/", "", text)
 
 
 def keeps_trials(path: Path) -> bool:
