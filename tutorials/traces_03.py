@@ -72,7 +72,7 @@ def find_lanes(
                 return PHASES[label["name"]]
         return ""
 
-    lanes: dict[str, list[Span]] = {"Python": [], "calls that wait": [], "GPU": []}
+    lanes: dict[str, list[Span]] = {"Python": [], "long calls": [], "GPU": []}
     for event in events:
         start, stop = event["ts"], event["ts"] + event["dur"]
         if stop <= begin or start >= end:
@@ -83,7 +83,7 @@ def find_lanes(
             span = Span(*seconds, PHASES[event["name"]], event["name"])
             lanes["Python"].append(span)
         elif event["cat"] in LAUNCHES and event["dur"] > 1e6 * SECONDS_OF_A_WAIT:
-            lanes["calls that wait"].append(Span(*seconds, "sync", event["name"]))
+            lanes["long calls"].append(Span(*seconds, "sync", event["name"]))
         elif event["cat"] in ON_DEVICE:
             phase = find_phase(launched.get(event["args"].get("correlation"), start))
             if event["cat"] == "gpu_memcpy":
@@ -115,7 +115,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         "ms per step": round(length / 2000, 1),
         "kernels per step": len(kernels) // 2,
         "µs per kernel": round(busy / len(kernels), 1),
-        "GPU idle": f"{1 - busy / length:.0%}",
+        "without a kernel": f"{1 - busy / length:.0%}",
         "waits per step": len(waits) // 2,
     }
 

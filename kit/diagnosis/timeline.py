@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,12 +119,27 @@ def timeline(
                 resolved, bound, progress, seconds=2.0, on=on, steps=steps
             )
     lanes, marks = find_lanes(profiles)
-    shares = profiles[0].shares
-    most = max(shares, key=lambda phase: shares[phase])
-    part = figures.format_saving(shares[most], None, None)
-    title = title or f"{resolved.name}: {part} of a step is {figures.PHASES[most]}"
+    title = title or f"{resolved.name}: {describe_largest(lanes, marks)}"
     traces = [profile.trace.written for profile in profiles]
     return Timeline(title, lanes, marks[:-1], traces)
+
+
+def describe_largest(
+    lanes: Mapping[str, Sequence[Span]], marks: Sequence[float]
+) -> str:
+    """Say what fills most of the first main thread, as it is drawn.
+
+    >>> lanes = {"main thread": [Span(0, 3, "input", ""), Span(3, 4, "forward", "")]}
+    >>> describe_largest(lanes, [0, 4])
+    '75 % of a step is waiting for data'
+    """
+    first = next(lane for name, lane in lanes.items() if name.endswith(MAIN))
+    seconds = Counter[str]()
+    for start, stop, phase, _ in first:
+        seconds[phase] += stop - start
+    phase, longest = seconds.most_common(1)[0]
+    part = figures.format_saving(longest / (marks[-1] - marks[0]), None, None)
+    return f"{part} of a step is {figures.PHASES.get(phase, 'other')}"
 
 
 def find_lanes(

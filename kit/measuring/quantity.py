@@ -33,13 +33,23 @@ def write_ratio(value: float, digits: int = 3) -> str:
 def write_ratios(low: float, high: float) -> str:
     """Write the ends of an interval, with as many digits as tell them apart.
 
+    They also tell an end from 1, which is on the other side of "no difference".
+
     >>> write_ratios(0.988, 1.0123), write_ratios(0.9996, 1.0032)
     ('[0.988, 1.01]', '[0.9996, 1.003]')
+    >>> write_ratios(0.9997, 1.07)
+    '[0.9997, 1.07]'
     """
     digits = 3
-    while write_ratio(low, digits) == write_ratio(high, digits) and digits < 6:
+    while digits < 6 and _is_blurred(low, high, digits):
         digits += 1
     return f"[{write_ratio(low, digits)}, {write_ratio(high, digits)}]"
+
+
+def _is_blurred(low: float, high: float, digits: int) -> bool:
+    """Return whether so few digits make two numbers equal that are not."""
+    one, first, last = (write_ratio(value, digits) for value in (1.0, low, high))
+    return first == last or (first == one and low != 1) or (last == one and high != 1)
 
 
 def read_values(trial: Trial, of: str) -> dict[int, float]:

@@ -136,7 +136,7 @@ def _compare_rates(baseline: Trial, variant: Trial, confidence: float) -> Ratio:
     notes = []
     if rates.has_rare_slow_steps:
         alone = write_ratio(statistics.exp(rates.typical.value))
-        notes.append(f"Rare slow steps decide it: typical ones would give {alone} ×.")
+        notes.append(f"Rare slow steps move it by over 2 %: without them, {alone} ×.")
     change = find_change(baseline, variant, rates)
     if change is None:
         return _conclude(baseline, variant, SPEED, estimate, " ".join(notes))

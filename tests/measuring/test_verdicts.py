@@ -66,7 +66,7 @@ def told(ratio):
 #: Something slowed the machine on the way.
 LONG = rate_trial(lambda round, *_: 1.0 if round < 10 else 2.0, pairs=10)
 FEW = {"pairs": 4, "first": [1.0]}
-RARE = "Rare slow steps decide it: typical ones would give 1 ×."
+RARE = "Rare slow steps move it by over 2 %: without them, 1 ×."
 SPEEDS = [
     (rate_trial(2.0), rate_trial(1.0), 2, "faster", ""),
     (rate_trial(items=20), rate_trial(items=10), 0.5, "slower", ""),
