@@ -29,6 +29,7 @@ from kit.diagnosis.switches import (
     BatchesOnDevice,
     NoUpdate,
     NumbersUnread,
+    Remembering,
     Switch,
 )
 from kit.diagnosis.trials import Plan, Trials, plan
@@ -259,7 +260,8 @@ def _look(
                 findings.tried[each.name] = _add_reason(saving, switch, profile)
                 findings.places[each.name] = switch.place
         else:
-            findings.savings[each.name] = saving
+            found = doubt(saving, switches.causes[each.name])
+            findings.savings[each.name] = found
         del findings.left[each.name]
     progress.doing = "looking for rare long steps"
     trials.come_to_rest()
@@ -329,6 +331,16 @@ def _add_reason(found: Saving, switch: Repair, profile: Profile) -> Saving:
     if difference is not None and found.is_known:
         told.append(f"the model's outputs differ by {100 * difference:.2g} %")
     return replace(found, reason="; ".join(told))
+
+
+def doubt(found: Saving, switch: Switch) -> Saving:
+    """Return a saving, not known where its switch had nothing to leave out.
+
+    An index that lies on a device is read by PyTorch itself, where nothing is wrapped.
+    """
+    if isinstance(switch, Remembering) and not switch.has_answered:
+        return saving.unknown("none of it can be left out from outside")
+    return found
 
 
 def find_suspects(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, Any]:

@@ -162,14 +162,16 @@ class NoUpdate(Switch):
             group["params"] = parameters
 
 
-class _Remembering(Switch):
+class Remembering(Switch):
     """Answers a call with what the same one of an earlier step got.
 
-    Answers are kept from the first block of a trial on, until its end.
+    Answers are kept from the first block of a trial on, until its end. `has_answered`
+    says whether anything was left out at all.
     """
 
     def __init__(self, work: Work) -> None:
         super().__init__(work)
+        self.has_answered = False
         self._remembers = False
         self._answers: dict[Any, tuple[Any, int]] = {}
 
@@ -196,6 +198,7 @@ class _Remembering(Switch):
         if self.is_on and place in self._answers:
             value, version = self._answers[place]
             if version == getattr(value, "_version", 0):
+                self.has_answered = True
                 return value
             self.obstacle = "the loop changes copies in place"
         value = make()
@@ -215,7 +218,7 @@ def _name(options: tuple[Any, ...], named: dict[str, Any]) -> str:
     return str([*map(write, options), *(f"{k}={write(v)}" for k, v in named.items())])
 
 
-class BatchesOnDevice(_Remembering):
+class BatchesOnDevice(Remembering):
     """Gives what the same copy of an earlier step gave, which is on the device."""
 
     def install(self, work: Work) -> AbstractContextManager[None]:
@@ -240,7 +243,7 @@ def _is_loaded(source: Any, moved: Any) -> bool:
     return bool(source.type == "cpu" and moved.device != source)
 
 
-class NumbersUnread(_Remembering):
+class NumbersUnread(Remembering):
     """Gives the number that the same call of an earlier step read, without a wait.
 
     Whole numbers are read: they may be indices, or say how many there are.
@@ -270,7 +273,10 @@ class NumbersUnread(_Remembering):
             return read(real, tensor, *options, **named)
 
         def wait(real: Callable[..., Any], *options: Any, **named: Any) -> Any:
-            return None if self.is_on else real(*options, **named)
+            if not self.is_on:
+                return real(*options, **named)
+            self.has_answered = True
+            return None
 
         names = ("item", "tolist", "__float__", "cpu", "numpy")
         entries = [(torch.Tensor, name, read) for name in names]

@@ -14,7 +14,7 @@ from hypothesis import assume, given, strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from kit.diagnosis import repairing, switches
+from kit.diagnosis import diagnosing, repairing, saving, switches
 from kit.diagnosis.modules import Training
 from kit.diagnosis.wrapping import Work, change
 from kit.measuring.experiment import resolve
@@ -152,6 +152,22 @@ def test_whole_numbers_are_read_since_they_may_be_indices():
         run.turn(True)
         run.run(5)
     assert read == [*range(len(read))]
+
+
+@pytest.mark.parametrize(("number", "is_known"), [(1, False), (1.0, True)])
+def test_waits_that_stay_are_not_reported_as_free(number, is_known):
+    """An index on a device is read all the same, so its saving is not known."""
+
+    def experiment():
+        while True:
+            torch.tensor([number]).as_subclass(Far).item()
+            yield 1
+
+    with Switched(experiment, "sync") as run:
+        run.turn(True)
+        run.run(5)
+        measured = saving.from_groups([0.0, 0.001, -0.001])
+        assert diagnosing.doubt(measured, run.switch).is_known is is_known
 
 
 @given(
