@@ -1,34 +1,15 @@
 """Checks of chapter 03's exercises: made-up traces whose answer is known."""
 
 import itertools
-import os
 import random
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
 
-
-def _profile(work):
-    """Return the events of what a function does, in the order of their starts.
-
-    The profiler's own log, which the reader cannot act on, stays off the screen.
-    """
-    quiet = mock.patch.dict(os.environ, KINETO_LOG_LEVEL="99")
-    with quiet, profile(activities=[ProfilerActivity.CPU]) as profiler:
-        work()
-    return profiler.events()
-
-
-def _lies_within(event, *others):
-    """Return whether an event begins and ends while one of the others runs."""
-    return any(
-        other.time_range.start <= event.time_range.start
-        and event.time_range.end <= other.time_range.end
-        for other in others
-    )
+#: What chapter 02's checks profile with.
+_CHECKS_02 = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("02.py"))))
 
 
 def culprit(culprit):
@@ -40,10 +21,10 @@ def culprit(culprit):
     )
     helpers = {name: _label(name, loops.HELPERS[name]) for name in loops.HELPERS}
     training = loops.train_with(helpers=helpers)
-    events = _profile(lambda: list(itertools.islice(training, steps)))
+    events = _CHECKS_02._profile(lambda: list(itertools.islice(training, steps)))
     calls = [event for event in events if event.name == culprit]
     reads = [event for event in events if event.name == "aten::_local_scalar_dense"]
-    found = sum(_lies_within(read, *calls) for read in reads)
+    found = sum(_CHECKS_02._lies_within(read, *calls) for read in reads)
     assert found >= steps, (
         f"in {steps} steps {culprit!r} reads a number {found} times: call each helper "
         "inside a label of its own, and look which label holds aten::item"
