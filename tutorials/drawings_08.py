@@ -58,7 +58,7 @@ def draw_launches(path: str | Path, *, begin: float, length: float) -> Figure:
             lanes["GPU"].append(Span(*seconds, "forward", ""))
     busy = sum(1e6 * (span.stop - span.start) for span in lanes["GPU"])
     number = len(lanes["GPU"])
-    title = f"{number} kernels in {length:.0f} µs: the GPU works for {busy:.0f} of them"
+    title = f"In {length:.0f} µs the GPU works for {busy:.0f} µs, in {number} kernels"
     return show(draw_timeline(lanes, title=title))
 
 

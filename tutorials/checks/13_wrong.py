@@ -3,10 +3,6 @@
 import itertools
 from collections import namedtuple
 
-import torch
-import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
 Message = namedtuple(
     "Message", "sender receiver part parts adds", defaults=(0, 1, True)
 )
@@ -75,24 +71,8 @@ def never_none(sizes, first, second):
     return [sizes[0], *find_crossings(sizes, first, second)][-1]
 
 
-def sum_without_mean(group):
-    def hook(state, bucket):
-        small = bucket.buffer().bfloat16()
-        dist.all_reduce(small, group=group)
-        future = torch.futures.Future()
-        future.set_result(small.float())
-        return future
-
-    return None, hook
-
-
-def nothing_halved(group):
-    return group, allreduce_hook
-
-
 WRONG = {
     "halves": [cuts_the_ring, adds_in_both, whole_tensors],
     "bytes_sent": [received, messages, like_a_ring],
     "crossover": [first_crossing, size_after, never_none],
-    "half": [sum_without_mean, nothing_halved],
 }
