@@ -37,12 +37,12 @@ def write_ratios(low: float, high: float) -> str:
 
     >>> write_ratios(0.988, 1.0123), write_ratios(0.9996, 1.0032)
     ('[0.988, 1.01]', '[0.9996, 1.003]')
-    >>> write_ratios(0.9997, 1.07)
-    '[0.9997, 1.07]'
+    >>> write_ratios(0.9997, 1.07), write_ratios(0.506223, 0.506223)
+    ('[0.9997, 1.07]', '[0.506, 0.506]')
     """
-    digits = 3
-    while digits < 6 and _is_blurred(low, high, digits):
-        digits += 1
+    # Where six digits tell nothing, such as bytes that never vary, three say as much.
+    clear = (n for n in range(3, 7) if not _is_blurred(low, high, n))
+    digits = next(clear, 3)
     return f"[{write_ratio(low, digits)}, {write_ratio(high, digits)}]"
 
 
