@@ -28,6 +28,8 @@ _CELL = f"{_CARD}border:none;padding:4px 24px 4px 8px;vertical-align:top;"
 _HEAD = f"{_CELL}{_MUTED}border-bottom:1px solid {COLOURS['border']};"
 _TITLE = "padding-left:8px;font-weight:600;font-size:15px"
 _SMALL = f"{_MUTED}margin-top:6px;font-size:13px;padding-left:8px"
+#: A name of more characters than these may be broken, so that no column is cut.
+_LONG = 24
 _NUMBER = re.compile(r"[–−\-\[0-9]|unknown$|$")  # begins so
 
 
@@ -231,10 +233,21 @@ def _plain(value: object) -> str:
 
 def _row(texts: Sequence[str], sides: Sequence[str], look: str, tag: str) -> str:
     cells = [
-        f'<{tag} style="{look}text-align:{side}">{html.escape(text)}</{tag[:2]}>'
+        f'<{tag} style="{look}text-align:{side}">{_may_break(text)}</{tag[:2]}>'
         for text, side in zip(texts, sides, strict=True)
     ]
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _may_break(text: str) -> str:
+    """Escape a text; a long name may go on in the next line after = and _.
+
+    Not by a style: of an untrusted notebook Jupyter keeps some styles only.
+    """
+    written = html.escape(text)
+    if len(text) <= _LONG:
+        return written
+    return re.sub("([=_])", r"\1<wbr>", written)
 
 
 def _line(text: str, style: str) -> str:
