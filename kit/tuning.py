@@ -208,32 +208,31 @@ def _take_batches(
 
 # How large a batch
 
-#: So many sizes are measured at most; they share the time.
+#: So many trials are made at most; they share the time.
 _MOST_TRIALS = 5
-#: The first size is small; one sample alone is too few for batch norm.
+#: The first size. Two samples are started before, for so many seconds: that loads
+#: libraries, which are no size's memory, and initializes the accelerator, which then
+#: tells how much is free. One sample alone is too few for batch norm.
+_FIRST = 8
 _SMALLEST = 2
-#: It is started before, for so many seconds: that loads libraries, which are no size's
-#: memory, and initializes the accelerator, which then tells how much is free.
 _BRIEFLY = 0.01
-#: The next size is at most so many times as large as the last one: how memory grows is
-#: seen too badly between small sizes to leap further.
-_LEAP = 4
-#: Or so many times, where the last step took less than so many times as long as the one
-#: before it: then a small batch is far from fast, and a larger one costs little time.
-_LONG_LEAP = 16
-_HARDLY_LONGER = 1.2
+#: The next size is at most so many times as large as the last one.
+_LEAP = 8
 #: A size aims at this share of the memory. Where nobody says how much there is, it is
 #: this share of what is free.
 _AIM = 0.9
 #: The largest size is computed for this share of it.
 _REACH = 0.98
+#: The largest size that takes more than this share of it is tried again: memory differs
+#: from start to start.
+_SURE = 0.95
 #: A size that is not so many times as large as the last one tells nothing new.
-_APART = 1.15
-#: Between two sizes memory grows by so many bytes, even where less was seen, and what
-#: was seen is this share too small at worst: an allocator keeps what was freed, and
-#: hands it out again in pieces.
-_NOISE_BYTES = 4e6
+_APART = 1.05
+#: A smaller difference in memory than this share, or than so many bytes, says nothing
+#: about how memory grows: an allocator keeps what was freed, and hands it out again in
+#: pieces.
 _NOISE_SHARE = 0.1
+_NOISE_BYTES = 4e6
 #: A size is enough with this share of the highest speed: smaller differences are for
 #: `compare`.
 _ENOUGH = 0.97
@@ -246,8 +245,9 @@ class BatchSizeTuning:
     """A batch size to train with, the largest that fits, and the trials behind both.
 
     `trials` are those that fitted into `budget_bytes`, by size; `too_large` has the
-    bytes of those that did not, inf where memory ran out. No size above `most` comes
-    into question.
+    bytes of those that did not, inf where memory ran out; `repeated` are the sizes that
+    were tried twice, of which the trial with more memory counts. No size above `most`
+    comes into question.
     """
 
     experiment: str
@@ -256,6 +256,7 @@ class BatchSizeTuning:
     most: float
     trials: dict[int, Trial] = field(default_factory=dict)
     too_large: dict[int, float] = field(default_factory=dict)
+    repeated: list[int] = field(default_factory=list)
 
     @property
     def batch_size(self) -> int:
@@ -269,33 +270,43 @@ class BatchSizeTuning:
         """The largest size that fits; by the growth that was seen, if not tried."""
         top = max(self.trials)
         size = self._predict_size(_REACH * self.budget_bytes, is_cautious=True)
-        return top if size == math.inf else max(top, int(min(size, self.most)))
+        if size >= min(self.too_large, default=math.inf):
+            return top  # its prediction is refuted, or there is none
+        return max(top, int(min(size, self.most)))
 
     def _predict_size(self, amount: float, is_cautious: bool = False) -> float:
         """Return the size at which memory comes to an amount; inf where nobody knows.
 
-        On the line through the last two sizes, one of which may have been too large. A
-        step's memory is no line where gradients hide what a small batch needs, but it
-        bends upward only: what lies between two sizes lies below their line.
+        On the line through the largest size whose memory is known, which may have been
+        too large, and the next smaller one that took clearly less. A step's memory is
+        no line where gradients hide what a small batch needs, but it bends upward only:
+        what lies between two sizes lies below their line.
         """
         peaks = {size: _read_peak(trial) for size, trial in self.trials.items()}
         if self.too_large:
             above = min(self.too_large)
-            peaks[above] = self.too_large[above]
-        sizes = [*peaks][-2:]
-        if len(sizes) < 2 or peaks[sizes[1]] == math.inf:
+            if self.too_large[above] < math.inf:
+                peaks[above] = self.too_large[above]
+        top = max(peaks)
+        noise = max(_NOISE_BYTES, _NOISE_SHARE * peaks[top])
+        clearly_less = [n for n, peak in peaks.items() if peaks[top] - peak > noise]
+        if not clearly_less:
             return math.inf
-        start, end = (peaks[size] for size in sizes)
-        end = max(end, start + _NOISE_BYTES)
-        if is_cautious:
-            end += _NOISE_SHARE * end
-        return fit_line(sizes, [start, end]).find_size(amount)
+        below = max(clearly_less)
+        end = peaks[top] + (noise if is_cautious else 0.0)
+        return fit_line([below, top], [peaks[below], end]).find_size(amount)
 
     def add(self, size: int, trial: Trial | None) -> None:
         """Keep the trial of a size; None is one that ran out of memory."""
+        before = self.trials.pop(size, None)
+        if before is not None:
+            self.repeated.append(size)
         if trial is None:
             self.too_large[size] = math.inf
-        elif _read_peak(trial) > self.budget_bytes:
+            return
+        if before is not None:
+            trial = max(before, trial, key=_read_peak)
+        if _read_peak(trial) > self.budget_bytes:
             self.too_large[size] = _read_peak(trial)
         else:
             self.trials[size] = trial
@@ -319,29 +330,30 @@ class BatchSizeTuning:
 
     def choose_next(self) -> int | None:
         """Return the size to try next, None where no further one would tell more."""
-        if len(self.trials) + len(self.too_large) == _MOST_TRIALS:
+        count = len(self.trials) + len(self.too_large) + len(self.repeated)
+        if count == _MOST_TRIALS:
             return None
         if not self.trials:
             return None if 1 in self.too_large else 1
         top = max(self.trials)
         peak = _read_peak(self.trials[top])
+        above = min(self.too_large, default=math.inf)
         aim = max(_AIM * self.budget_bytes, (peak + self.budget_bytes) / 2)
-        sizes = [self.most, self._find_leap() * top, self._predict_size(aim)]
-        if self.too_large:
-            sizes.append(math.sqrt(top * min(self.too_large)))
+        if self.too_large.get(above, math.inf) < math.inf:
+            aim = _REACH * self.budget_bytes  # what lies below their line fits
+        predicted = self._predict_size(aim)
+        sizes = [self.most, _LEAP * top, predicted]
+        if predicted >= above:
+            sizes.append(math.sqrt(top * above))
         if not clock.find_initialised():
             # Only the machine's memory ends without a word. Memory grows at most in
             # proportion, so a trial takes no more than there is.
             sizes.append(top * available_bytes() / peak)
         size = int(min(sizes))
-        return size if size > _APART * top else None
-
-    def _find_leap(self) -> int:
-        """Return how many times as large the next size may be."""
-        steps = [trial.step_seconds for trial in self.trials.values()]
-        if len(steps) > 1 and steps[-1] < _HARDLY_LONGER * steps[-2]:
-            return _LONG_LEAP
-        return _LEAP
+        if size > _APART * top:
+            return size
+        is_sure = peak <= _SURE * self.budget_bytes or top in self.repeated
+        return None if is_sure else top
 
     def finding(self) -> str:
         """Return the result in one sentence."""
@@ -388,7 +400,7 @@ def find_batch_size(
     `memory` is how many bytes the experiment may take; without it, most of what is
     free: on the accelerator that it uses, else in this machine. `most` is the largest
     size that comes into question, the number of samples for example. At most five
-    sizes are measured, the first with two samples; `seconds` are timed in all. Raises
+    trials are made, the first with eight samples; `seconds` are timed in all. Raises
     ExperimentError for what cannot be asked for, where not even one sample fits, and
     where the experiment fails.
 
@@ -414,9 +426,10 @@ def find_batch_size(
                 "Leave it out, or name the knob to search for: knob=…."
             )
         resolved = resolve(experiment)
-        size: int | None = min(_SMALLEST, most or _SMALLEST)
-        _measure(resolved, {**knobs, knob: size}, _BRIEFLY)
+        smallest = min(_SMALLEST, most or _SMALLEST)
+        before = _measure(resolved, {**knobs, knob: smallest}, _BRIEFLY)
         budget = memory or _AIM * available_bytes()
+        size: int | None = _choose_first(before, most or _FIRST)
         result = BatchSizeTuning(resolved.name, knob, budget, most or math.inf)
         while size is not None:
             trial = _measure(resolved, {**knobs, knob: size}, seconds / _MOST_TRIALS)
@@ -429,6 +442,19 @@ def find_batch_size(
                 "checkpointing, or an optimizer with less state may: chapter 07."
             )
     return result
+
+
+def _choose_first(before: Trial | None, most: int) -> int:
+    """Return the first size, given the trial of the smallest; None ran out of memory.
+
+    Where memory ends without a word, it takes no more than there is.
+    """
+    if before is None:
+        return 1
+    sizes = [_FIRST, most]
+    if not clock.find_initialised():
+        sizes.append(int(_SMALLEST * available_bytes() / _read_peak(before)))
+    return max(1, min(sizes))
 
 
 def _measure(
