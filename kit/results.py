@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from kit import figures
-from kit.figures import format_number
 from kit.machine import this_machine
 from kit.measuring.comparison import Comparison
 from kit.measuring.plot import Point, Quantity, plot_points
-from kit.measuring.quantity import MEMORY, SPEED, quantity_of, unit_of
+from kit.measuring.quantity import SPEED, quantity_of, unit_of
 from kit.measuring.request import Choice, Request, find_differing, label_choices
 from kit.measuring.unit import read_unit
 from kit.recording import RecordedChoices
@@ -115,7 +114,7 @@ class Results:
     def _note(self, choice: Choice | None, value: Quantity, remark: str) -> None:
         """Add a row to the list of what was measured, of one choice or of all."""
         names = [choice.words[name] if choice else "all" for name in self._lists]
-        middle, low, high = ("–" if v != v else format_number(v) for v in value)
+        middle, low, high = map(self._write_amount, value)
         if not math.isnan(value[1]):
             middle = f"{middle} [{low}, {high}]"
         self._rows.append((f"{len(self._rows) + 1}", *names, middle, remark))
@@ -176,7 +175,7 @@ class Results:
         if len(known) == 1:
             return f"{labels[low]}: {self._write(known[low])}"
         return (
-            f"from {format_number(known[low])} with {labels[low]} to "
+            f"from {self._write_amount(known[low])} with {labels[low]} to "
             f"{self._write(known[high])} with {labels[high]}"
         )
 
@@ -191,9 +190,13 @@ class Results:
         return {choice: choice.name(differing or None) for choice in shown}
 
     def _write(self, value: float) -> str:
-        if self._request.of == MEMORY:
-            return f"{figures.format_bytes(value)} of peak memory"
-        return f"{format_number(value)} {self._unit}"
+        unit = self._unit.removeprefix("bytes ")
+        return f"{self._write_amount(value)} {unit}"
+
+    def _write_amount(self, value: float) -> str:
+        if math.isnan(value):
+            return "–"
+        return figures.format_amount(value, self._unit)
 
     def draw_partial(
         self, chosen: Sequence[Choice], trials: Mapping[str, Trial]

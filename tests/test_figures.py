@@ -79,6 +79,10 @@ STACKED = {"title": "T", "xlabel": "x", "ylabel": "B", "regions": [(1, 3, "on")]
 CATALOGUE = {
     "bars": (bars(*RATES), "Bars, 1/s. c wins. a: 770 (95 % interval 755 to 785); b: "),
     "bars, either sign": (bars([-3e9, 1e-9, 4.5e9]), "b: 1.00e−09; c: 4,500,000,000"),
+    "bars, bytes": (
+        bars([167_945_694, 5e7], unit="bytes of peak memory"),
+        "a: 168 MB; b: 50 MB",
+    ),
     "bars, long": (bars(*RATES, labels=[LONG, *"ab"], title=TITLE), f"{LONG}: 770"),
     "bars, absurd": (bars(*ABSURD), "5.00e+21"),
     "bars, wide": (bars([2, 900], [1, 800], [3, 1e6]), "a: 2.00 (95 % interval 1.00"),

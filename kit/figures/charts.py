@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -13,6 +14,7 @@ from kit.figures.html import describe
 from kit.figures.style import (
     COLOURS,
     TEXT,
+    format_amount,
     format_number,
     is_known,
     one_at_a_time,
@@ -98,24 +100,26 @@ def draw_bars(
     elsewhere = [row for theirs in others.values() for row in theirs.values()]
     shown = [row[1] for row in (*rows, *elsewhere) if is_known(row[1])]
     is_log = style.is_wide([*shown, *marks.values()])
-    texts = _write_values(values, marks, others)
+    write = functools.partial(format_amount, unit=unit)
+    texts = _write_values(values, write, marks, others)
     draw_rows(axes, rows, texts, roles, marks, others, is_log=is_log)
     if baseline is not None and is_known(values[baseline]):
         axes.axvline(values[baseline] or 0, **_DOTTED)
     _label_axes(axes, unit, along="x")
     if has_legend:
         _explain(axes, keys)
-    sentences = [tell_rows(rows)] if has_values or not has_legend else []
+    sentences = [tell_rows(rows, write)] if has_values or not has_legend else []
     if marks:
-        predictions = [f"{labels[y]}: {format_number(x)}" for y, x in marks.items()]
+        predictions = [f"{labels[y]}: {write(x)}" for y, x in marks.items()]
         sentences.append(f"Predicted: {'; '.join(predictions)}")
     for name, theirs in recorded.items():
-        sentences.append(f"Recorded on {name}: {tell_rows(theirs)}")
+        sentences.append(f"Recorded on {name}: {tell_rows(theirs, write)}")
     return describe(axes.figure, f"Bars, {unit}", title, *sentences)
 
 
 def _write_values(
     values: Numbers,
+    write: Callable[[Any], str],
     marks: Mapping[int, float],
     others: Mapping[str, Mapping[int, Row]],
 ) -> list[str]:
@@ -126,7 +130,7 @@ def _write_values(
     texts = []
     for y, value in enumerate(values):
         is_empty = y in drawn and not is_known(value)
-        texts.append("" if is_empty else format_number(value))
+        texts.append("" if is_empty else write(value))
     return texts
 
 
@@ -330,12 +334,12 @@ def draw_lines(
             _draw_interval(axes, "y", row, looks[name]["color"], reach)
         ends.append((known[-1] if known else None, looks[name]["color"]))
     _label_axes(axes, xlabel, ylabel)
-    if not xlabel.startswith("bytes"):
+    if not style.is_bytes(xlabel):
         _write_ticks(axes)
     _label_ends(axes, names, ends, high)
     if kinds:
         _explain(axes, _list_keys(has_values=False, has_marks=False, names=kinds))
-    told = [f"{name}: {_tell_line(own)}" for name, own in lines.items()]
+    told = [f"{name}: {_tell_line(own, ylabel)}" for name, own in lines.items()]
     return describe(axes.figure, f"{ylabel} over {xlabel}", title, *told)
 
 
@@ -421,7 +425,7 @@ def draw_stack(
     figure.legend(loc="outside right center", reverse=True, **style.LEGEND)
     _label_axes(axes, xlabel, ylabel)
     for name, amounts in values.items():
-        points = _tell_line(_join(positions, amounts, None, None))
+        points = _tell_line(_join(positions, amounts, None, None), ylabel)
         sentences.append(f"{name}: {points}")
     return describe(figure, f"{ylabel} over {xlabel}", title, *sentences)
 
@@ -459,12 +463,13 @@ def _find_reach(rows: Sequence[Row]) -> tuple[float, float]:
     return max(min(ends), -most), min(max(ends), most)
 
 
-def _tell_line(rows: Sequence[Row]) -> str:
+def _tell_line(rows: Sequence[Row], unit: str) -> str:
     """Tell a line's points, of many only the first, the least, the most, the last."""
     known = sorted((row for row in rows if is_known(row[1])), key=lambda row: row[1])
     if len(rows) > 20 and known:
         rows = [rows[0], known[0], known[-1], rows[-1]]
-    return tell_rows([(write_tick(x), *rest) for x, *rest in rows])
+    write = functools.partial(format_amount, unit=unit)
+    return tell_rows([(write_tick(x), *rest) for x, *rest in rows], write)
 
 
 def _choose_looks(series: Mapping[str, Series]) -> dict[str, dict[str, Any]]:
@@ -620,7 +625,7 @@ def _label_axes(axes: Axes, xlabel: str, ylabel: str = "", along: str = "y") -> 
     for axis, label in ((axes.xaxis, xlabel), (axes.yaxis, ylabel)):
         if not label:
             continue
-        in_bytes = label.startswith("bytes")
+        in_bytes = style.is_bytes(label)
         # A horizontal axis with a tick at each choice shows what it is.
         if axis.get_scale() == "log" and (axis is axes.yaxis or along == "x"):
             label += " (logarithmic)"

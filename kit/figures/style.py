@@ -287,6 +287,20 @@ def format_bytes(value: float | None, _: Any = None) -> str:
     return f"{round(value, 2):,.10g} {units[-1]}".replace("-", "−")
 
 
+def format_amount(value: float | None, unit: str) -> str:
+    """Write a value without its unit; bytes, of which there are many, as memory.
+
+    >>> format_amount(167_945_694, "bytes of peak memory"), format_amount(8.25, "ms")
+    ('168 MB', '8.25')
+    """
+    return format_bytes(value) if is_bytes(unit) else format_number(value)
+
+
+def is_bytes(unit: str) -> bool:
+    """Return whether values are bytes, as the name of their axis says."""
+    return unit.startswith("bytes")
+
+
 def format_value(value: object, width: int = 40) -> str:
     """Write any value on one line of at most `width` characters.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kit import figures
 from kit.measuring import finding, report
 from kit.measuring.plot import Point, Quantity, plot_points, predict_points
-from kit.measuring.quantity import QUANTITIES, SPEED, quantity_of, unit_of
+from kit.measuring.quantity import MEMORY, QUANTITIES, SPEED, quantity_of, unit_of
 from kit.measuring.ratio import Ratio, compare_trials
 from kit.measuring.unit import Unit, read_unit
 from kit.records import Trial
@@ -151,7 +151,7 @@ class Comparison:
         for label, trial in self._sorted():
             if not trial.runs:
                 continue
-            value = _write(self._show(trial, unit)[0])
+            value = self._write(self._show(trial, unit)[0])
             if label in self.ratios:
                 ratio = self.ratios[label]
                 amount = ratio.amount.removesuffix(" ×") if ratio.is_known else "–"
@@ -159,6 +159,14 @@ class Comparison:
             else:
                 rows.append((label, value, f"{self._own_ratio:g}", "", "baseline"))
         return rows
+
+    def _write(self, value: float) -> str:
+        """Write with four digits, and every digit before the point; a dash for none."""
+        if math.isnan(value):
+            return "–"
+        if self.of == MEMORY:
+            return figures.format_bytes(value)
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
     def table(self) -> pandas.DataFrame:
         """Return one row per trial: quantity, ratio, interval, verdict, reason.
@@ -301,10 +309,3 @@ class Comparison:
             lead=lead,
             details=self.remarks(),
         )
-
-
-def _write(value: float) -> str:
-    """Write with four digits, and every digit before the point; a dash for none."""
-    if math.isnan(value):
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -389,6 +389,8 @@ def test_memory_and_whole_runs_are_compared_in_alternating_order(
     assert not complete or [steps for *_, steps in starts[:2]] == [1, 1], (
         "closed at once"
     )
+    if of == "peak_memory_bytes":
+        assert "1 MB" in repr(made) and "3 MB" in repr(made), "nobody counts digits"
     for trial, size in zip(made.trials, (1, 3), strict=True):
         assert trial.setup_seconds == pytest.approx([9.0, *[0.2 * size] * count])
         assert trial.peak_memory_bytes == 1_000_000 * size
