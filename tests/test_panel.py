@@ -424,7 +424,8 @@ def test_a_comparison_of_memory_is_drawn_and_not_only_told(show):
     shown = show(train, of="peak_memory_bytes", size=[1, 3])
     shown.run("run-all")
     assert "unknown" not in shown.alt
-    assert re.search(r"size=1: [\d.]+ [kM]?B.*; size=3: [\d.]+ [kM]?B", shown.alt), shown.alt
+    amount = r"[\d.]+ [kM]?B"
+    assert re.search(f"size=1: {amount}.*; size=3: {amount}", shown.alt), shown.alt
 
 
 def test_a_panel_does_not_wait_to_read_recordings_of_other_experiments(
