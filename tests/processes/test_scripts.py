@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import venv
 
 import nbformat
@@ -51,8 +50,8 @@ def test_a_chapter_is_recorded_with_a_real_python(tmp_path):
     environment = os.environ | {"PYTHON": sys.executable, "TMPDIR": str(tmp_path)}
     command = [SCRIPTS / "record_gpu.sh", *asked]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True)
-    with tarfile.open(tmp_path / "out" / "recordings.tar.gz") as bundle:
-        bundle.extractall(tmp_path, filter="data")
+    # Not Python's tarfile: its `filter` came in the middle of 3.11.
+    subprocess.run(["tar", "-xzf", "out/recordings.tar.gz"], cwd=tmp_path, check=True)
     (made,) = tmp_path.glob("00_short__*.json")
     assert [trial.experiment for trial in recording.read(made).trials] == ["count"]
     cells = json.loads((tmp_path / "00_short.ipynb").read_text())["cells"]
