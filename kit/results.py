@@ -190,10 +190,12 @@ class Results:
         return {choice: choice.name(differing or None) for choice in shown}
 
     def _write(self, value: float) -> str:
+        """Write a value with its unit."""
         unit = self._unit.removeprefix("bytes ")
         return f"{self._write_amount(value)} {unit}"
 
     def _write_amount(self, value: float) -> str:
+        """Write a value without its unit, a dash where it is not known."""
         if math.isnan(value):
             return "–"
         return figures.format_amount(value, self._unit)

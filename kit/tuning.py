@@ -259,6 +259,11 @@ class BatchSizeTuning:
     repeated: list[int] = field(default_factory=list)
 
     @property
+    def trials_made(self) -> int:
+        """How many trials were made, those of one size again included."""
+        return len(self.trials) + len(self.too_large) + len(self.repeated)
+
+    @property
     def batch_size(self) -> int:
         """The smallest size tried that is as fast as any, within 3 %."""
         speeds = {n: trial.items_per_second for n, trial in self.trials.items()}
@@ -330,8 +335,7 @@ class BatchSizeTuning:
 
     def choose_next(self) -> int | None:
         """Return the size to try next, None where no further one would tell more."""
-        count = len(self.trials) + len(self.too_large) + len(self.repeated)
-        if count == _MOST_TRIALS:
+        if self.trials_made == _MOST_TRIALS:
             return None
         if not self.trials:
             return None if 1 in self.too_large else 1

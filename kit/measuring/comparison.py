@@ -161,7 +161,10 @@ class Comparison:
         return rows
 
     def _write(self, value: float) -> str:
-        """Write with four digits, and every digit before the point; a dash for none."""
+        """Write with four digits, and every digit before the point; memory in MB or GB.
+
+        A dash stands for what is not known.
+        """
         if math.isnan(value):
             return "–"
         if self.of == MEMORY:

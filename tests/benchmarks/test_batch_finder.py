@@ -230,7 +230,7 @@ def ask_finder(name, budget):
     return {
         "size": tuning.batch_size,
         "largest": tuning.largest,
-        "trials": len(tuning.trials) + len(tuning.too_large) + len(tuning.repeated),
+        "trials": tuning.trials_made,
         "speeds": {n: trial.items_per_second for n, trial in tuning.trials.items()},
         "peaks": {n: trial.peak_memory_bytes for n, trial in tuning.trials.items()},
     }
