@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from kit.diagnosis import diagnose, timeline
     from kit.errors import DataError, ExperimentError, RankError, RecordingError
     from kit.machine import this_machine
-    from kit.measuring.measurement import compare, measure
+    from kit.measuring.compare import compare, measure
     from kit.panel import explore
     from kit.ranks import start_ranks
-    from kit.recording import load, recorded, save
+    from kit.recording import load, save
     from kit.teaching import check, claim, guess
 
     #: Whether KIT_QUICK=1 asks for quick mode, in which notebooks are tested.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DataError", "ExperimentError", "RankError", "RecordingError"]
 __all__ += ["check", "claim", "compare", "costs", "data", "diagnose", "explore"]
-__all__ += ["figures", "guess", "load", "measure", "quick", "recorded", "save"]
+__all__ += ["figures", "guess", "load", "measure", "quick", "save"]
 __all__ += ["start_ranks", "this_machine", "timeline", "tuning"]
 
 #: In which module each name is built; other public names are modules.
@@ -41,13 +41,12 @@ _MODULES = {
     "RecordingError": "errors",
     "check": "teaching",
     "claim": "teaching",
-    "compare": "measuring.measurement",
+    "compare": "measuring.compare",
     "diagnose": "diagnosis",
     "explore": "panel",
     "guess": "teaching",
     "load": "recording",
-    "measure": "measuring.measurement",
-    "recorded": "recording",
+    "measure": "measuring.compare",
     "save": "recording",
     "start_ranks": "ranks",
     "this_machine": "machine",

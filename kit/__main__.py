@@ -72,9 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             experiment = Script(options.script, its, options.optimizer_steps_per_step)
         found = diagnosis.diagnose(experiment, **knobs)
     except ExperimentError as error:
-        if error.__cause__:
-            print(format_error(error.__cause__), end="", file=sys.stderr)
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        print(format_error(error), end="", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interrupt:
         print(f"interrupted: {interrupt}".splitlines()[0], file=sys.stderr)

@@ -1,76 +1,19 @@
-"""Wall time, how much of it others caused, and waiting for accelerators."""
+"""The clock, and waiting for accelerators."""
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from typing import Any, NamedTuple
-
-_ROOM_FOR_ONE_SNAPSHOT = 1e-4
-
-
-class Ticks(NamedTuple):
-    """One reading, in seconds.
-
-    `wall` is the monotonic clock; `delay` how long the reading thread has waited
-    for a core so far, nan where the system does not tell (macOS, Windows); `own` the
-    processor time of this process's other threads and of children that have ended.
-    """
-
-    wall: float
-    delay: float
-    own: float
-
-
-def run_seconds(start: Ticks, end: Ticks) -> float:
-    """Return the time between two readings, less the waiting that others caused.
-
-    Waiting for a core behind one's own workers and threads is a cost of the
-    experiment. It can be no longer than the processor time that those used, so
-    only what exceeds that is taken off; nothing where the delay is unknown.
-
-    >>> run_seconds(Ticks(0, 0, 0), Ticks(1.0, 0.3, 0.1))
-    0.8
-
-    The counter of delays ticks coarsely, and may be ahead of the clock:
-
-    >>> run_seconds(Ticks(7, 2, 3), Ticks(8, 7, 3))
-    1e-09
-    """
-    foreign = max(0.0, (end.delay - start.delay) - (end.own - start.own))
-    return round(max(end.wall - start.wall - foreign, 1e-9), 9)
+from typing import Any
 
 
 class Clock:
-    """Reads wall time and run-queue delay of the calling thread."""
-
-    def __init__(self, *, uses_delay: bool = True) -> None:
-        self.uses_delay = uses_delay
+    """Reads the time; tests put a clock of their own in its place."""
 
     wall = staticmethod(time.perf_counter)
 
-    def begin(self) -> Ticks:
-        """Read the clock at the start of a stretch: wall time comes last."""
-        return self._read()[1]
 
-    def end(self) -> Ticks:
-        """Read the clock at the end of a stretch: wall time comes first."""
-        return self._read()[0]
-
-    def _read(self) -> tuple[Ticks, Ticks]:
-        for _ in range(5):
-            before = time.perf_counter()
-            delay = _read_delay() if self.uses_delay else math.nan
-            own = read_ended_seconds() + time.process_time() - time.thread_time()
-            after = time.perf_counter()
-            # A preemption in between would put wall time and delay out of step.
-            if after - before < _ROOM_FOR_ONE_SNAPSHOT:
-                break
-        return Ticks(before, delay, own), Ticks(after, delay, own)
-
-
-#: The one clock that drives experiments; tests put a clock of their own here.
+#: The one clock that drives experiments.
 CLOCK = Clock()
 #: Accelerators that PyTorch does not know; tests put one with a queue here. It has
 #: `synchronize()`, `reset_peak()`, which returns the bytes in use, and `peak()`.
@@ -95,6 +38,11 @@ def find_initialised() -> list[int]:
     return [i for i in found if not is_cuda or torch._C._cuda_hasPrimaryContext(i)]
 
 
+def has_queue() -> bool:
+    """Return whether an accelerator is in use, whose work goes on after a call."""
+    return bool(DEVICES) or bool(find_initialised())
+
+
 def synchronize() -> None:
     """Wait for every accelerator that this process has initialised."""
     for device in DEVICES:
@@ -108,31 +56,6 @@ def processor_seconds() -> float:
     return time.process_time()
 
 
-def compute_in_pause(seconds: float) -> float:
-    """Rest for so many seconds; return the processor time that others took here."""
-    before = processor_seconds()
-    time.sleep(seconds)
-    return processor_seconds() - before
-
-
 def epoch_nanoseconds() -> int:
     """Return the time of day in nanoseconds, the one that PyTorch's profiler uses."""
     return time.time_ns()
-
-
-def read_ended_seconds() -> float:
-    """Return the processor time of all children that have ended, in seconds (Unix)."""
-    if sys.platform == "win32":
-        return 0.0
-    import resource
-
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ended.ru_utime + ended.ru_stime
-
-
-def _read_delay() -> float:
-    try:
-        with open("/proc/thread-self/schedstat") as file:
-            return int(file.read().split()[1]) * 1e-9
-    except OSError:
-        return math.nan

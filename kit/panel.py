@@ -1,408 +1,348 @@
-"""`explore`: a control for each choice, Run and Stop, and a picture of what came of it.
+"""`explore`: a control for each list of choices, Run, Run all, and what came of it.
 
-A run has a thread of its own, so that the kernel goes on answering. ipywidgets is
-imported when a panel is shown.
+What a button starts runs on the kernel's main thread, as cells do: an interrupt (■)
+reaches it, and it computes with their settings. ipywidgets is imported when a panel is
+shown.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import html
-import os
-import sys
+import inspect
+import itertools
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kit import system
-from kit.cells import computing_as_cells
+from kit import figures
 from kit.errors import ExperimentError, naming
 from kit.figures import format_value
-from kit.measuring import request as choices
-from kit.measuring.comparison import Comparison
-from kit.measuring.measurement import compare_watched, measure_watched
-from kit.measuring.plot import predict_points
-from kit.measuring.quantity import SPEED
-from kit.measuring.request import (
-    Choice,
-    Request,
-    check_places,
-    find,
-    label_choices,
-)
-from kit.measuring.variant import Place
-from kit.mode import is_quick, is_static
-from kit.progress import Progress
-from kit.recording import find_recorded
-from kit.records import Trial
-from kit.results import Results
-
-if TYPE_CHECKING:
-    from kit.widgets import Widgets
+from kit.measuring import compare as measuring
+from kit.measuring.experiment import RANKS, Choice, list_choices
+from kit.measuring.records import Trial, tell_listeners
+from kit.measuring.report import Comparison
+from kit.measuring.run import make_trial
+from kit.measuring.verdict import SPEED
+from kit.mode import is_static
 
 Model = Callable[..., float]
 
-#: Run all compares: each choice beside the baseline, which is measured with each.
-_SECONDS_PER_CHALLENGER = 2.0
-#: A picture of nothing measured yet, and the one that a notebook stores, have so many.
-_FEW = 6
-#: A step that has not ended so long after Stop may never end.
-_LATE_SECONDS, _SECONDS_BETWEEN_LOOKS = 2.0, 0.2
+#: Run all measures so many choices at most: more take long, and nobody reads them.
+_MOST_CHOICES = 6
+#: A picture has so many lines at most; beyond that bars are clearer.
+_MOST_LINES = 3
+#: Run all takes as long as so many Runs for each choice beside the baseline.
+_RUNS_PER_CHALLENGER = 2.0
+#: Names with so many letters in all fit side by side, as buttons.
+_MOST_LETTERS = 40
+#: What was pressed during a run arrives so soon after it, and is refused.
+_SECONDS_TO_ARRIVE = 0.2
+_RUNNING = "<p role='status'>Running; to stop it, interrupt the kernel (■).</p>"
+_STOPPED = "<p role='status'>Stopped; a comparison keeps the rounds that it made.</p>"
 
 
 class Panel:
-    """Controls for an experiment's choices, and a picture of what was measured.
+    """Controls for an experiment's choices, and what was measured of them.
 
-    `run(**knobs)` measures one choice and `run_all()` compares all of them, from code
-    as from the buttons; `trials` are those measured since the last `clear()`.
+    `run(**knobs)` measures one choice and `run_all()` compares the first six, from code
+    as from the buttons. `trials` are all trials so far, `comparison` is the latest one.
     """
 
     def __init__(
         self,
-        experiment: object,
-        places: Sequence[Place | None],
-        given: Mapping[str, object],
-        request: Request,
+        asked: tuple[object, object, Mapping[str, object]],
+        request: measuring.Request,
         predict: Model | None,
+        title: str | None,
     ) -> None:
-        experiments = choices.resolve_all(experiment)
+        self.trials: list[Trial] = []
+        self.comparison: Comparison | None = None
+        self._asked = asked
         self._request = request
-        self._lists = choices.list_choices(experiments, places, given)
-        self._choices = choices.plan_choices(experiments, places, given)
-        self._few = choices.choose_few(self._choices, _FEW)
-        variants = {choice: choice.make() for choice in self._choices}
-        knobs = {
-            choice: {choices.EXPERIMENT: choice.experiment.name, **variant.knobs}
-            for choice, variant in variants.items()
-        }
-        self._results = Results(
-            self._lists,
-            self._few,
-            knobs,
-            dict(zip(knobs, predict_points(predict, [*knobs.values()]), strict=True)),
-            find_recorded([variants[choice] for choice in self._few]),
-            request,
-        )
-        # Where the controls stand first.
-        defaults = experiments[0].defaults
-        self._start = {
-            name: find(values, defaults.get(name)) or 0
-            for name, values in self._lists.items()
-        }
-        titles = dict.fromkeys(experiment.title for experiment in experiments)
-        self._heading = " · ".join(titles).rstrip(".")
-        self.progress: Progress | None = None
-        self._widgets: Widgets | None = None
-        self._copies: list[Any] = []
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget what was measured."""
-        self._results.clear()
-        self._error: Exception | None = None
-        self._refresh()
-
-    @property
-    def trials(self) -> list[Trial]:
-        """What was measured since the last `clear()`."""
-        return self._results.trials
+        self._shown = {"of": request.of, "within": request.within, "unit": request.unit}
+        self._predict = predict
+        self._title = title
+        choices = list_choices(*asked)
+        self._few = choices[:_MOST_CHOICES]
+        self._lists = _name_lists(*asked)
+        numbers = [range(len(values)) for values in self._lists.values()]
+        #: Each choice by its number in each list.
+        self._choices = dict(zip(itertools.product(*numbers), choices, strict=True))
+        self._defaults = _find_defaults(choices[0], self._lists)
+        self._x = _find_axis(self._lists, len(choices))
+        #: What came of the latest run, and is shown; of one choice it has one trial.
+        self._latest: Comparison | None = None
+        self._is_running = False
+        self._widget: Any = None
+        self._prediction = self._draw_prediction()
 
     def run(self, **knobs: object) -> Trial:
-        """Measure one choice and return its trial; what is left out stays at its start.
+        """Measure one choice and return its trial; what is left out is at its default.
 
-        Raises ExperimentError for what cannot be chosen, and where the run fails.
+        Raises ExperimentError for what cannot be chosen.
         """
-        numbers = dict(self._start)
+        numbers = dict(self._defaults)
         for knob, value in knobs.items():
-            number = find(self._lists.get(knob, []), value)
+            number = _find(self._lists.get(knob, ()), value)
             if number is None:
                 raise ExperimentError(
-                    f"Panel.run: {knob}={format_value(value)} cannot be chosen here.\n"
-                    f"What can be chosen: {self._lists}. Name it in "
-                    f"explore({knob}=[…])."
+                    f"Panel.run(): {knob}={format_value(value)} cannot be chosen here."
+                    f"\nIts choices: {self._lists}. Name it in explore({knob}=[…])."
                 )
             numbers[knob] = number
-        self._follow([self._find_choice(numbers)], _Run(self))
-        return self.trials[-1]
+        return self._measure(self._choices[tuple(numbers.values())])
+
+    def _measure(self, choice: Choice) -> Trial:
+        variant = measuring.make_variant(choice)
+        request = self._request
+        trial = measuring.measure_variant(
+            variant, request.seconds, request.repeats, request.of
+        )
+        tell_listeners(trial)
+        self.trials.append(trial)
+        self._latest = Comparison([trial], [choice.label], **self._shown)
+        return trial
 
     def run_all(self) -> Comparison:
-        """Compare all choices in rounds; the first is the baseline.
+        """Compare the first six choices in rounds; the first is the baseline.
 
-        Raises ExperimentError where there is only one, and where a run fails.
+        Raises ExperimentError where there is only one.
         """
-        choices.check_several([choice.make() for choice in self._choices])
-        self._follow(self._choices, _Run(self))
-        assert self._results.compared is not None
-        return self._results.compared
-
-    def stop(self) -> None:
-        """Stop the run after its current step; what was measured is kept.
-
-        Asked again because the step does not end, end the processes that it waits for.
-        """
-        progress = self.progress
-        if progress is None:
-            return
-        if _is_late(progress):
-            progress.abandoned = True
-            system.end(progress.find_children())
-        progress.stop()
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether its widgets are shown."""
-        return self._widgets is not None
-
-    # How it is run
-
-    def _find_choice(self, numbers: Mapping[str, int]) -> Choice:
-        return next(each for each in self._choices if each.numbers == numbers)
-
-    def _begin(self, chosen: Sequence[Choice]) -> None:
-        """Measure one choice, or compare several, in the background: a button asks."""
-        if self.progress is not None:
-            return
-        self.progress = progress = _Run(self)
-
-        def follow(place: contextlib.AbstractContextManager[None]) -> None:
-            # There is no other Stop than an interrupt where this blocks.
-            with contextlib.suppress(Exception, KeyboardInterrupt), place:
-                self._follow(chosen, progress)
-
-        if _is_blocking():
-            follow(contextlib.nullcontext())
-        else:
-            place = [computing_as_cells(progress.notice_cell)]
-            thread = threading.Thread(target=follow, args=place, daemon=True)
-            thread.name = "kit panel"
-            thread.start()
-
-    def _follow(self, chosen: Sequence[Choice], progress: _Run) -> None:
-        """Work, show how far it is, and keep what came of it, or the error."""
-        self.progress = progress
-        progress.title = f"comparing {len(chosen)} choices"
-        if len(chosen) == 1:
-            progress.title = f"measuring {chosen[0].make().call}"
-        self._refresh()
-        try:
-            with progress:
-                if len(chosen) == 1:
-                    self._measure(chosen[0], progress)
-                else:
-                    self._compare(chosen, progress)
-        except Exception as error:
-            self._error = error
-            self._results.drop(chosen, _describe(error).partition("\n")[0])
-            raise
-        finally:
-            self.progress = None
-            self._refresh()
-
-    def _measure(self, choice: Choice, progress: Progress) -> None:
+        with naming("Panel.run_all()"):
+            variants = measuring.make_variants(*self._asked)[:_MOST_CHOICES]
         request = self._request
-        repeats = 1 if is_quick() else choices.REPEATS
-        trial = measure_watched(
-            choice.make(), progress, request.seconds, repeats, request.of
-        )
-        self._error = None
-        self._results.keep(choice, trial)
+        if request.seconds is not None:
+            times = _RUNS_PER_CHALLENGER * (len(variants) - 1)
+            request = replace(request, seconds=times * request.seconds)
+        try:
+            made = measuring.compare_variants(variants, request)
+        except KeyboardInterrupt as interrupt:
+            if hasattr(interrupt, "comparison"):
+                self._keep(interrupt.comparison)
+            raise
+        tell_listeners(*made.trials, made)
+        self._keep(made)
+        return made
 
-    def _compare(self, chosen: Sequence[Choice], progress: _Run) -> None:
-        labels = label_choices(chosen)
-        variants = [
-            choice.make(label) for choice, label in zip(chosen, labels, strict=True)
-        ]
-        progress.compared = chosen
-        seconds = self._count_seconds(len(chosen))
-        request = replace(self._request, seconds=seconds)
-        made = compare_watched(variants, progress, request)
-        self._error = None
-        self._results.keep_comparison(chosen, made)
+    def _keep(self, made: Comparison) -> None:
+        self.trials += made.trials
+        self.comparison = self._latest = made
 
-    def _count_seconds(self, count: int) -> float | None:
-        """Return how long comparing so many takes; unknown for complete runs."""
-        if self._request.seconds is None:
-            return None
-        each = max(self._request.seconds, 1.0) * _SECONDS_PER_CHALLENGER
-        return each * max(1, count - 1)
-
-    # How it is shown
-
-    def _report(self) -> tuple[str, str, str]:
-        """Return picture, words and error as HTML."""
-        results = self._results
-        return results.draw(), results.write(), _write_error(self._error)
-
-    def _refresh(self) -> None:
-        """Let those buttons be pressed that can do something; show what came of it.
-
-        It is kept, too, for who has the notebook and no kernel.
-        """
-        shown = self._widgets
-        if shown is None:
-            return
-        several = len(self._choices) > 1
-        for name, button in shown.buttons.items():
-            button.disabled = (self.progress is None) == (name == "stop")
-        shown.buttons["run-all"].disabled |= not several
-        if self.progress is not None:
-            return
-        picture, words, error = self._report()
-        self._show_picture(picture)
-        shown.words.value, shown.bar.value = words, 0
-        ready = "Ready."
-        if several:
-            seconds = self._count_seconds(len(self._choices))
-            about = f", about {seconds:.0f} s" if seconds else ""
-            ready += f" Run all compares {len(self._choices)} choices{about}."
-        shown.status.value = error or f'<div role="status">{ready}</div>'
-        page = shown.wrap_copy(f"{picture}{words}{error}")
-        for copy in filter(None, self._copies):
-            with contextlib.suppress(Exception):  # a front end that is gone
-                copy.update({"text/plain": "", "text/html": page}, raw=True)
-
-    def _show_picture(self, picture: str) -> None:
-        if self._widgets is not None:
-            hint = "Choose on the left, then press Run."
-            self._widgets.picture.value = picture or hint
-
-    def show_progress(self, text: str, fraction: float) -> bool:
-        """Show how far a run is; return whether the panel is there to show it.
-
-        It is not announced, for it changes five times a second.
-        """
-        if self._widgets is None:
-            return False
-        self._widgets.status.value = f"<div>{html.escape(text)}</div>"
-        self._widgets.bar.value = fraction
-        return True
-
-    def show_partial(
-        self, chosen: Sequence[Choice], find: Callable[[], Mapping[str, Trial]]
-    ) -> None:
-        """Draw what was measured so far, if the panel is shown."""
-        if self._widgets is not None:
-            self._show_picture(self._results.draw_partial(chosen, find()))
+    # What it shows
 
     def __repr__(self) -> str:
-        names = dict.fromkeys(choice.experiment.name for choice in self._choices)
+        names = dict.fromkeys(each.experiment.name for each in self._choices.values())
         return f"Panel of {', '.join(names)}: {', '.join(self._lists) or 'no choices'}"
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
 
         if is_static():
-            # A stored widget would be an error message: where there is no front end,
-            # what the notebook keeps is a picture and a table.
-            if not self.trials:
-                self._follow(self._few, _Run(self))
-            page = "".join(self._report())
-            display({"text/plain": repr(self), "text/html": page}, raw=True)
-            return
-        if self._widgets is None:
-            self._widgets = self._build()
-        display(self._widgets.bundle(repr(self)), raw=True)
-        copy = display({"text/plain": ""}, raw=True, display_id=True)
-        self._copies.append(copy)
-        self._refresh()
+            # Without a kernel, a widget in a stored notebook is an error message.
+            measure = self.run_all if len(self._few) > 1 else self.run
+            measure()
+            shown = {"text/html": self._write() + self._count_choices()}
+        else:
+            self._widget = self._widget or self._build()
+            shown = self._widget._repr_mimebundle_()
+        display({**shown, "text/plain": repr(self)}, raw=True)
 
-    def _build(self) -> Widgets:
+    def _write(self) -> str:
+        """Write what came of the latest run as HTML; before it, what is predicted."""
+        made = self._latest
+        if made is None:
+            return self._prediction
+        if len(made.trials) == 1:
+            words = f"<pre>{html.escape(repr(made.baseline))}</pre>"
+            return self._draw(made, None, made.labels[0]) + words
+        return self._draw(made, self._x, self._title) + made._repr_html_()
+
+    def _draw_prediction(self) -> str:
+        """Draw trials without runs, with what is predicted of them."""
+        if self._predict is None:
+            return ""
+        variants = [measuring.make_variant(choice) for choice in self._few]
+        trials = [make_trial(each, complete_runs=False) for each in variants]
+        labels = [choice.label for choice in self._few]
+        made = Comparison(trials, labels, **self._shown)
+        return self._draw(made, self._x, "Predicted")
+
+    def _draw(self, made: Comparison, x: str | None, title: str | None) -> str:
+        figure: Any = made.plot(x, self._predict, title).figure
+        return figures.to_html(figure, figure.alt)
+
+    def _count_choices(self) -> str:
+        """Say how many choices Run all leaves out, if it does."""
+        count = len(self._choices)
+        if count <= _MOST_CHOICES:
+            return ""
+        return f"<p>Run all compares the first {_MOST_CHOICES} of {count} choices.</p>"
+
+    # Its widgets
+
+    def _build(self) -> Any:
         """Make the widgets, whose buttons call this panel."""
-        from kit import widgets
+        import ipywidgets as widgets
 
-        knobs = {
-            name: widgets.Knob(
-                values, choices.name_choices(values, _write_choice), self._start[name]
-            )
+        controls = [
+            _make_control(name, values, self._defaults[name])
             for name, values in self._lists.items()
-        }
-        acts = {
-            "run": self._press_run,
-            "run-all": lambda: self._begin(self._choices),
-            "stop": self.stop,
-            "clear": self.clear,
-        }
-        return widgets.build(self._heading, knobs, acts)
+        ]
 
-    def _press_run(self) -> None:
-        assert self._widgets is not None
-        self._begin([self._find_choice(self._widgets.chosen())])
+        def run() -> None:
+            self._measure(self._choices[tuple(each.index for each in controls)])
+
+        one = widgets.Button(description="Run", button_style="primary")
+        every = widgets.Button(description="Run all")
+        one.on_click(lambda _: self._press(run))
+        every.on_click(lambda _: self._press(self.run_all))
+        self._buttons = [one, every] if len(self._few) > 1 else [one]
+        self._status = widgets.HTML(self._count_choices())
+        self._output = widgets.Output()
+        if page := self._write():
+            bundle = {"text/html": page, "text/plain": ""}
+            kind = {"output_type": "display_data", "metadata": {}}
+            self._output.outputs = ({**kind, "data": bundle},)
+        title = widgets.HTML(f"<b>{html.escape(self._few[0].experiment.title)}</b>")
+        buttons = widgets.HBox(self._buttons)
+        return widgets.VBox([title, *controls, buttons, self._status, self._output])
+
+    def _press(self, act: Callable[[], object]) -> None:
+        """Do what a button asks for, unless something runs, and wait for its end."""
+        if self._is_running:
+            return
+        self._set_running(True)
+        _call_on_main_thread(lambda: self._follow(act))
+        # What was pressed meanwhile is handled first, and refused.
+        loop = asyncio.get_running_loop()
+        loop.call_later(_SECONDS_TO_ARRIVE, self._set_running, False)
+
+    def _set_running(self, is_running: bool) -> None:
+        self._is_running = is_running
+        self._status.value = _RUNNING if is_running else self._count_choices()
+        for button in self._buttons:
+            button.disabled = is_running
+
+    def _follow(self, act: Callable[[], object]) -> None:
+        """Run to the end, to an error, or to an interrupt; show what came of it."""
+        from IPython.display import display
+
+        self._latest = None
+        with self._output:
+            self._output.clear_output(wait=True)
+            said = _run_interruptibly(act)
+            page = said + self._write()
+            display({"text/html": page, "text/plain": ""}, raw=True)
 
 
-class _Run(Progress):
-    """The progress of a panel's run, shown in the panel if that is shown itself.
+def _call_on_main_thread(act: Callable[[], None]) -> None:
+    """Call a function on the kernel's main thread, and wait for its end.
 
-    A cell that runs beside it makes what is measured *disturbed*.
+    Kernels may handle buttons on a thread of their own (a subshell), which an interrupt
+    does not reach, and where the settings of cells do not count. As long as it waits,
+    the panel shows what the main thread prints.
     """
+    if threading.current_thread() is threading.main_thread():
+        act()
+        return
+    from IPython import get_ipython
 
-    def __init__(self, panel: Panel) -> None:
-        super().__init__("starting", at_once=panel.is_shown)
-        self._panel = panel
-        #: What is compared; empty where one choice is measured.
-        self.compared: Sequence[Choice] = ()
+    async def call() -> None:
+        act()
 
-    def show(self, text: str) -> float:
-        """Show a line in the panel, or where the cell's output is."""
-        if _is_late(self):
-            count = len(self.find_children())
-            if count:
-                text += f" · Stop again ends its {count} child processes"
-        if self._panel.show_progress(text, self.fraction):
-            return _SECONDS_BETWEEN_LOOKS
-        return super().show(text)
-
-    def expect(self, share: float) -> None:
-        """Say how much is done; show it where no other thread can."""
-        super().expect(share)
-        if _is_blocking():
-            self.show(self.text())
-
-    def report(self, find: Callable[[], Mapping[str, Any]]) -> None:
-        """Draw what was measured so far."""
-        self._panel.show_partial(self.compared, find)
-
-    def notice_cell(self, _: Any) -> None:
-        """Note that a cell begins meanwhile."""
-        self.disturbed = True
+    loop = get_ipython().kernel.io_loop.asyncio_loop
+    asyncio.run_coroutine_threadsafe(call(), loop).result()
 
 
-def _write_choice(value: object) -> str:
-    """Write a choice as a control does: a string stands for itself."""
-    return value if isinstance(value, str) else format_value(value)
+def _run_interruptibly(act: Callable[[], object]) -> str:
+    """Run to an end, and say how it ended, if by an interrupt or an error.
 
-
-def _is_late(progress: Progress) -> bool:
-    asked = progress.stopping and not progress.waiting
-    return asked and progress.silent_seconds > _LATE_SECONDS
-
-
-def _is_blocking() -> bool:
-    """Return whether a run must stay in the handler of its button.
-
-    Colab does not show what other threads change. Where handlers have a thread of
-    their own, which an interrupt does not reach, there is no need to.
+    Between cells a kernel ignores interrupts.
     """
-    asked = os.environ.get("KIT_BLOCKING")
-    wanted = asked == "1" if asked else "google.colab" in sys.modules
-    return wanted and threading.current_thread() is threading.main_thread()
+    try:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            act()
+        finally:
+            signal.signal(signal.SIGINT, before)
+    except KeyboardInterrupt:
+        return _STOPPED
+    except (Exception, SystemExit) as error:
+        kind = "" if isinstance(error, ExperimentError) else f"{type(error).__name__}: "
+        said = "\n".join([f"{kind}{error}", *getattr(error, "__notes__", [])])
+        lines = "".join(traceback.format_exception(error))
+        return (
+            f"<pre role='alert'>{html.escape(said)}</pre><details><summary>Traceback"
+            f"</summary><pre>{html.escape(lines)}</pre></details>"
+        )
+    return ""
 
 
-def _describe(error: Exception) -> str:
-    kind = "" if isinstance(error, ExperimentError) else f"{type(error).__name__}: "
-    return f"{kind}{error}"
+# Choices and their controls
 
 
-def _write_error(error: Exception | None) -> str:
-    """Write an error as HTML that is announced, the reader's own lines folded away."""
-    if error is None:
-        return ""
-    lines = "".join(traceback.format_exception(error.__cause__ or error, chain=False))
-    return (
-        f'<div role="alert">{html.escape(_describe(error))}</div>'
-        f"<details><summary>Traceback</summary><pre>{html.escape(lines)}</pre></details>"
-    )
+def _name_lists(
+    experiment: object, on: object, knobs: Mapping[str, object]
+) -> dict[str, Sequence[Any]]:
+    """Return what can be chosen by its name, in the order of `list_choices`."""
+    lists: dict[str, Sequence[Any]] = {}
+    if isinstance(experiment, Mapping) and len(experiment) > 1:
+        lists["experiment"] = [str(name) for name in experiment]
+    if isinstance(on, list) and len(on) > 1:
+        lists[RANKS] = [len(place or [0]) for place in on]
+    for knob, values in knobs.items():
+        if isinstance(values, (list, range)):
+            lists[knob] = values
+    return lists
+
+
+def _find(values: Sequence[Any], wanted: object) -> int | None:
+    """Return where a value stands: arrays cannot be compared, what they print can."""
+    texts = [repr(value) for value in values]
+    return texts.index(repr(wanted)) if repr(wanted) in texts else None
+
+
+def _find_defaults(
+    choice: Choice, lists: Mapping[str, Sequence[Any]]
+) -> dict[str, int]:
+    """Return where controls stand at first: at the default, or at the first choice."""
+    parameters = inspect.signature(choice.experiment.own).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    return {
+        name: _find(values, defaults.get(name)) or 0 for name, values in lists.items()
+    }
+
+
+def _find_axis(lists: Mapping[str, Sequence[Any]], count: int) -> str | None:
+    """Return the first knob with three numbers or more, in order, for a few lines."""
+    for name, values in lists.items():
+        if len(values) < 3 or any(type(value) not in (int, float) for value in values):
+            continue
+        is_ordered = [*values] in (sorted(values), sorted(values, reverse=True))
+        if is_ordered and count <= _MOST_LINES * len(values):
+            return name
+    return None
+
+
+def _make_control(name: str, values: Sequence[Any], start: int) -> Any:
+    """Make a slider for a range, buttons for few short names, a list for others."""
+    import ipywidgets as widgets
+
+    names = [each if isinstance(each, str) else format_value(each) for each in values]
+    kind = widgets.Dropdown
+    if isinstance(values, range):
+        kind = widgets.SelectionSlider
+    elif len("".join(names)) <= _MOST_LETTERS:
+        kind = widgets.ToggleButtons
+    control = kind(options=names, index=start, description=name)
+    control.style.description_width = "initial"
+    if kind is widgets.ToggleButtons:
+        control.style.button_width = "auto"
+    return control
 
 
 def explore(
@@ -411,8 +351,9 @@ def explore(
     *,
     of: str = SPEED,
     seconds: float | None = 2.0,
+    repeats: int = 6,
     within: float | None = None,
-    on: Place | list[Place] | None = None,
+    on: Any = None,
     predict: Model | None = None,
     title: str | None = None,
     unit: str | None = None,
@@ -420,14 +361,12 @@ def explore(
 ) -> Panel:
     """Turn an experiment's knobs, measure, and look.
 
-    Lists and ranges become controls, everything else is a fixed value. `experiment` may
-    also be a dict of experiments by name. Run measures one choice for `seconds`, Run
-    all compares all of them in rounds; `seconds=None` runs each to its end. `of` names
-    what is shown; `predict` maps the choices that it has names for to a predicted
-    quantity in the unit that is shown, drawn over them. `on` is where it runs, `ranks`
-    for one, or a choice. `title` stands above a comparison in place of the finding;
-    `unit` chooses how a rate is shown: "ms per step", "GB/s", "images/s" …
-    Raises ExperimentError for what cannot be explored.
+    Takes what `compare` takes. Each list, range, or dict of experiments has a control;
+    Run measures one choice for `seconds`, Run all compares the first six, which takes
+    twice as long for each beside the first. The interrupt of the kernel (■) stops a
+    run. `predict` maps the choices that it has names for to a predicted quantity in the
+    unit that is shown, drawn over what was measured. `title` stands above a comparison
+    in place of the finding. Raises ExperimentError for what cannot be explored.
 
     >>> def add(*, upto=1000):
     ...     while True:
@@ -435,7 +374,12 @@ def explore(
     >>> explore(add, upto=[1000, 2000])
     Panel of add: upto
     """
+    request = measuring.Request(of, seconds, repeats, within, unit)
     with naming("explore()"):
-        request = Request(of, seconds, within=within, title=title, unit=unit)
         request.check()
-        return Panel(experiment, check_places(on), choices, request, predict)
+        if predict is not None and not callable(predict):
+            raise ExperimentError(
+                f"predict={format_value(predict)} is no function.\n"
+                "Pass one of knobs, such as predict=lambda batch_size: 9 / batch_size."
+            )
+        return Panel((experiment, on, choices), request, predict, title)

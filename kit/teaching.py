@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kit import data, figures
-from kit.journal import write_down
-from kit.measuring.comparison import Comparison
-from kit.measuring.quantity import write_ratio
-from kit.measuring.ratio import Ratio
+from kit.measuring.records import tell_listeners
+from kit.measuring.report import Comparison
+from kit.measuring.verdict import Ratio, write_ratio
 from kit.mode import is_quick
 
 HOLDS, FAILS, OPEN = "✓", "✗", "?"
@@ -98,7 +97,7 @@ def claim(
     more, or a difference). `otherwise` says what it means where the claim fails. With
     `open`, nobody minds that the claim stays "?" on every machine.
 
-    >>> from kit.measuring.ratio import Ratio
+    >>> from kit.measuring.verdict import Ratio
     >>> claim("It helps.", Ratio(2.0, 1.9, 2.1, "faster"), at_least=1.5).verdict
     '✓'
     """
@@ -110,7 +109,7 @@ def claim(
         raise TypeError(f"claim(): {shown} is no ratio: pass comparison.ratios[label].")
     judged = not is_quick()
     made = Claim(sentence, ratio, expect, at_least, otherwise, open, judged)
-    write_down(made)
+    tell_listeners(made)
     return made
 
 

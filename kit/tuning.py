@@ -22,14 +22,12 @@ from kit.costs import fit_line, predict_loader
 from kit.errors import ExperimentError, naming
 from kit.figures import format_bytes, format_number, format_value
 from kit.machine import this_machine
-from kit.measuring.comparison import Comparison
+from kit.measuring.compare import Request, compare_variants, measure_variant
 from kit.measuring.experiment import Experiment, resolve
-from kit.measuring.measurement import compare_watched, measure_watched
-from kit.measuring.request import Request, make_variant
-from kit.measuring.variant import Variant
-from kit.progress import Progress
-from kit.records import Trial
-from kit.statistics import SAME
+from kit.measuring.records import Trial
+from kit.measuring.report import Comparison
+from kit.measuring.run import Variant
+from kit.measuring.verdict import SAME
 from kit.system import available_bytes
 
 __all__ = ["BatchSizeTuning", "LoaderTuning", "find_batch_size", "tune_loader"]
@@ -51,7 +49,7 @@ def _check_number(name: str, value: Any, kind: type, advice: str) -> None:
 # How many workers
 
 #: Batches are counted: how many items one has, not every loader tells.
-_UNIT = "batches/s"
+_UNIT = "steps/s"
 #: Loading and the step are timed for this share of the time beforehand.
 _SHARE_OF_PARTS = 0.1
 #: The rounds have this share: five pairs of them take longer than they may.
@@ -115,19 +113,17 @@ def tune_loader(
     0
     """
     name = getattr(make_loader, "__name__", "make_loader")
-    with naming("tune_loader()"), Progress(f"tuning {name}") as progress:
+    with naming("tune_loader()"):
         _check_number("seconds", seconds, Real, _SECONDS)
         counts = _list_counts(num_workers)
         make_loop = partial(_make_loop, name, make_loader, step)
         timed = make_loop(0, wait=clock.synchronize)
-        trial = measure_watched(
-            timed, progress, _SHARE_OF_PARTS * seconds, is_kept=False
-        )
+        trial = measure_variant(timed, _SHARE_OF_PARTS * seconds)
         parts = _find_parts(trial)
         predicted = {count: 1 / predict_loader(count, **parts) for count in counts}
         variants = [make_loop(count) for count in _choose_counts(predicted)]
-        request = Request(seconds=_SHARE_OF_ROUNDS * seconds, unit=_UNIT, is_kept=False)
-        made = compare_watched(variants, progress, request)
+        request = Request(seconds=_SHARE_OF_ROUNDS * seconds, unit=_UNIT)
+        made = compare_variants(variants, request)
     return LoaderTuning(made.trials, made.labels, unit=_UNIT, predicted=predicted)
 
 
@@ -177,7 +173,7 @@ def _make_loop(
     written = partial(step or make_loader)
     experiment = Experiment(function, name, "Take batches.", written=written)
     label = f"num_workers={num_workers}"
-    return make_variant(experiment, {"num_workers": num_workers}, label=label)
+    return Variant(experiment, {"num_workers": num_workers}, label)
 
 
 def _take_batches(
@@ -467,10 +463,9 @@ def _measure(
     """Measure a size; None where it runs out of memory, which is an answer, too."""
     variant = Variant(experiment, experiment.bind(knobs))
     try:
-        with Progress(f"finding a size: {variant.call}") as progress:
-            return measure_watched(variant, progress, seconds, is_kept=False)
-    except ExperimentError as error:
-        if not _OUT_OF_MEMORY.search(repr(error.__cause__)):
+        return measure_variant(variant, seconds)
+    except Exception as error:
+        if not _OUT_OF_MEMORY.search(repr(error)):
             raise
         return None
 

@@ -10,9 +10,6 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import kit.clock
-from kit import system
-from kit.measuring import measurement, run
-from kit.progress import Progress
 
 #: How long an example takes depends on what else the machine does.
 PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -56,20 +53,8 @@ def own_journal():
 
 
 @pytest.fixture
-def grace(monkeypatch):
-    """Set how many seconds the processes of an experiment have to end."""
-
-    def set_grace(seconds):
-        for name in ("_GRACE_SECONDS", "_GRACE_AFTER_INTERRUPT"):
-            monkeypatch.setattr(run, name, seconds)
-
-    return set_grace
-
-
-@pytest.fixture
-def tidy(own_folder, monkeypatch, frozen):
+def tidy(own_folder, frozen):
     """A run of full length in a folder of its own, and no child left behind."""
-    monkeypatch.setattr(system, "proportional_bytes", helpers.find_resident_bytes)
     threads = torch.get_num_threads()
     helpers.reset_state()
     helpers.OLDER_CHILDREN.update(helpers.children())
@@ -101,20 +86,6 @@ def device(clock, monkeypatch):
     fake = helpers.FakeDevice(clock)
     monkeypatch.setattr(kit.clock, "DEVICES", [fake])
     return fake
-
-
-@pytest.fixture
-def progresses(monkeypatch):
-    """Every Progress that `measure` and `compare` make."""
-    made = []
-
-    class Recorded(Progress):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            made.append(self)
-
-    monkeypatch.setattr(measurement, "Progress", Recorded)
-    return made
 
 
 def forbid_skip(report):

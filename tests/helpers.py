@@ -1,10 +1,7 @@
 """What several test files share: a clock and a device of their own, looks around."""
 
 import contextlib
-import functools
-import gc
 import multiprocessing
-import operator
 import random
 import time
 
@@ -14,15 +11,13 @@ import pytest
 import torch
 
 import kit.clock
-from kit import system
-from kit.clock import Ticks
 from kit.errors import ExperimentError
-from kit.journal import keep_journal
+from kit.measuring.records import listeners
+from kit.measuring.settings import list_settings
 
 #: All that is measured and claimed in this test session.
-JOURNAL = keep_journal()
-# Tests run on one thread: several wait for each other where the machine is busy.
-COUNTS = _, OTHER_THREADS = 1, 2
+JOURNAL = []
+listeners.append(JOURNAL)
 #: A loader's worker that may be given any function.
 ONE_WORKER = {"num_workers": 1, "multiprocessing_context": "fork"}
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
@@ -31,39 +26,25 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 class FakeClock:
     """Time passes only where an experiment says `clock.work(seconds)`.
 
-    As a context, it is the kit's clock, on a machine that does nothing else.
+    As a context, it is the kit's clock.
     """
 
     def __init__(self):
-        self.now, self.delay, self.own = 100.0, 0.0, 0.0
-        self.events = []
+        self.now, self.events = 100.0, []
 
     def __enter__(self):
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(kit.clock, "CLOCK", self)
-        # How busy the machine is that runs the tests is no part of what is simulated.
-        nothing = system.Load(*[0.0] * len(system.Load._fields))
-        self.patch.setattr(system, "read_load", lambda *_: nothing)
         return self
 
     def __exit__(self, *_):
         self.patch.undo()
 
-    def work(self, seconds, *, delay=0.0, own=0.0):
+    def work(self, seconds):
         self.now += seconds
-        self.delay += delay
-        self.own += own
 
     def wall(self):
         return self.now
-
-    def begin(self):
-        self.events.append("begin")
-        return Ticks(self.now, self.delay, self.own)
-
-    def end(self):
-        self.events.append("end")
-        return Ticks(self.now, self.delay, self.own)
 
 
 class FakeDevice:
@@ -128,13 +109,8 @@ def children():
     return found
 
 
-def find_resident_bytes():  # with its share of each page it takes 30 ms
+def find_resident_bytes():
     return psutil.Process().memory_info().rss
-
-
-def is_interleaved(made):
-    """Return whether variants took turns within a round."""
-    return any(run.interleaved for trial in made.trials for run in trial.runs)
 
 
 def wait_until(condition, seconds=10.0):
@@ -145,58 +121,43 @@ def wait_until(condition, seconds=10.0):
         time.sleep(0.01)
 
 
-def find(path, *first):
-    """Return a function of torch by its name, with its first arguments."""
-    return functools.partial(operator.attrgetter(path)(torch), *first)
+def take_turns(made):
+    """Return whether variants took turns, in each run that was not a cold start."""
+    found = {run.took_turns for t in made.trials for run in t.runs if run.round >= 0}
+    assert len(found) == 1, "some did, and others did not"
+    return found.pop()
 
 
-def flag(path, usual=False, other=True):
-    room, _, name = f"backends.{path}".rpartition(".")
-    owner = operator.attrgetter(room)(torch)
-    functions = (functools.partial(f, owner, name) for f in (setattr, getattr))
-    return *functions, usual, other
+# Settings and random states
 
-
-def read_depth():
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
-
-
-def set_device(kind):
-    torch.set_default_device(None if kind == "cpu" else kind)
-
-
-# How each is set and read, its usual value and another one.
-BOTH, HALVES = (torch.float32, torch.float64), (torch.bfloat16, torch.float16)
-CAST = find("set_autocast_enabled", "cpu"), find("is_autocast_enabled", "cpu")
-CAST_TO = find("set_autocast_dtype", "cpu"), find("get_autocast_dtype", "cpu")
-CACHE = find("set_autocast_cache_enabled"), find("is_autocast_cache_enabled")
-DEBUG = find("set_deterministic_debug_mode"), find("get_deterministic_debug_mode")
-SDP = torch.backends.cuda
-FLAGS = ["cudnn.benchmark", "cudnn.deterministic", "mkldnn.deterministic"]
-ROOMS = ["", "mkldnn.matmul.", "mkldnn.conv.", "cuda.matmul."]
-SETTINGS = {
-    "grad": (find("set_grad_enabled"), find("is_grad_enabled"), True, False),
-    "threads": (find("set_num_threads"), find("get_num_threads"), *COUNTS),
-    "dtype": (find("set_default_dtype"), find("get_default_dtype"), *BOTH),
-    "device": (set_device, lambda: torch.ones(1).device.type, "cpu", "meta"),
-    "autocast": (*CAST, False, True),
-    "autocast to": (*CAST_TO, *HALVES),
-    "autocast cache": (*CACHE, True, False),
-    "deterministic": (*DEBUG, 0, 1),
-    "flash": (SDP.enable_flash_sdp, SDP.flash_sdp_enabled, True, False),
-    "collection": (lambda x: [gc.disable, gc.enable][x](), gc.isenabled, True, False),
-    **{path: flag(path) for path in FLAGS},
-    **{f"{x}precision": flag(f"{x}fp32_precision", "none", "tf32") for x in ROOMS},
+_OTHERS = {
+    "threads": 2,  # tests run on one
+    "deterministic": 1,
+    "float32 precision": "high",
+    "default dtype": torch.float64,
+    "default device": torch.device("meta"),
+    "anomaly mode": (True, False),
 }
+_USUAL = {setting.name: setting.read() for setting in list_settings()}
+
+
+def find_other(setting):
+    """Return a value that a setting does not have now."""
+    value = setting.read()
+    if isinstance(value, bool):
+        return not value
+    if value in ("none", "tf32", "ieee"):
+        return "ieee" if value == "tf32" else "tf32"
+    if setting.name.startswith("autocast's dtype"):
+        return torch.float16 if value == torch.bfloat16 else torch.bfloat16
+    return _OTHERS[setting.name]
 
 
 def reader_state():
     """All that an experiment may change and the reader must find again."""
     return {
-        **{name: read() for name, (_, read, *_) in SETTINGS.items()},
+        **{setting.name: setting.read() for setting in list_settings()},
         "inference": torch.is_inference_mode_enabled(),
-        "autocast depth": read_depth(),
         "python": random.getstate(),
         "numpy": str(numpy.random.get_state()),
         "torch": bytes(torch.get_rng_state().tolist()),
@@ -205,19 +166,17 @@ def reader_state():
 
 def change_everything():
     """Change all that `reader_state` looks at."""
-    for put, *_, other in SETTINGS.values():
-        put(other)
-    torch.autocast("cpu").__enter__()
+    for setting in list_settings():
+        setting.set(find_other(setting))
     random.random(), numpy.random.rand(), torch.rand(1, device="cpu")
 
 
 def reset_state():
     """Set what `reader_state` looks at, so that no test depends on another."""
-    for put, read, usual, _ in SETTINGS.values():
-        if read() != usual:
-            put(usual)
-    while read_depth() > 0:
-        torch.autocast_decrement_nesting()
+    for setting in list_settings():
+        usual = 1 if setting.name == "threads" else _USUAL[setting.name]
+        if setting.read() != usual:
+            setting.set(usual)
 
 
 def refused(call, *words):

@@ -10,7 +10,7 @@ import torch
 from kit.figures import Drawing, draw_lines
 
 if TYPE_CHECKING:
-    from kit.measuring.comparison import Comparison
+    from kit.measuring.report import Comparison
 
 #: How many bits each format has for the exponent and for the mantissa.
 BITS = {

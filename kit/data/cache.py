@@ -63,8 +63,7 @@ def draw_all(draw: Callable[[int], Any], numbers: range, what: str) -> list[Any]
         try:
             for drawn in pool.map(draw, numbers):
                 made.append(drawn)
-                progress.hear()
-                progress.expect(len(made) / len(numbers))
+                progress.show(len(made) / len(numbers))
         finally:
             pool.shutdown(cancel_futures=True)  # waits for those under way
     return made

@@ -6,7 +6,6 @@ switches leave each suspected cause out of some blocks, and not out of others.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Mapping
@@ -38,10 +37,9 @@ from kit.diagnosis.wrapping import Change, Work, change, labels
 from kit.errors import ExperimentError, naming
 from kit.figures import format_seconds, format_value
 from kit.measuring.experiment import Experiment, describe, resolve
-from kit.measuring.rounds import longest_warm_up
-from kit.measuring.run import Driver, drive
+from kit.measuring.run import Driver
 from kit.mode import is_quick
-from kit.progress import Progress, take_turn
+from kit.progress import Progress
 
 _MOST_CAUSES = 3
 #: So many repairs are tried, one more for each further so many seconds.
@@ -102,7 +100,7 @@ def diagnose(
         resolved = resolve(experiment)
         bound = resolved.bind(knobs)
         title = f"diagnosing {describe(resolved.name, bound)}"
-        with Progress(title, at_once=True) as progress, take_turn(progress):
+        with Progress(title) as progress:
             findings = _observe(resolved, bound, progress, seconds, try_compile)
     return findings
 
@@ -164,13 +162,9 @@ def _observe(
     findings = _Findings()
     interrupt: KeyboardInterrupt | None = None
     try:
-        with (
-            contextlib.closing(variant),
-            drive(variant, 0, progress) as driver,
-            watch.watching(),
-        ):
+        with variant.drive(0) as driver, watch.watching():
             try:
-                _look(driver, watch, switches, findings, seconds, try_compile)
+                _look(driver, progress, watch, switches, findings, seconds, try_compile)
             except RunEnded as end:
                 if findings.profile is None:
                     raise refuse_short_run(variant, len(work.steps)) from None
@@ -215,6 +209,7 @@ def _tell_end(steps: int, error: str, doing: str) -> str:
 
 def _look(
     driver: Driver,
+    progress: Progress,
     watch: StepWatch,
     switches: _Switches,
     findings: _Findings,
@@ -222,15 +217,15 @@ def _look(
     try_compile: bool,
 ) -> None:
     """Warm up, profile, make the trials, and look out for rare long steps."""
-    progress = driver.progress
     load = system.read_load()
+    progress.doing = "warming up"
     watch.work.is_plain = False  # in the first steps, something may be compiled
     driver.open()
-    driver.warm_up(longest_warm_up(seconds / 4))
+    driver.warm_up()
     progress.doing = "profiling"
     profile = record(driver)[0]
     watch.work.is_plain = True
-    others_cores = system.describe_load(load, system.read_load())["others_cores"]
+    others_cores = system.count_others_cores(load, system.read_load())
     profile = profile._replace(others_cores=others_cores)
     findings.profile = profile._replace(trace=profile.trace._replace(written=""))
     with switches.training.looking():
@@ -247,7 +242,7 @@ def _look(
     # About half of the time that trials take, nothing is changed.
     rest = max(0.0, most - watch.plain_seconds - planned.seconds / 2)
     whole = planned.seconds + rest
-    trials = Trials(driver, watch, switches.input.loaders, whole)
+    trials = Trials(driver, progress, watch, switches.input.loaders, whole)
     for each in planned.trials:
         is_repair = each.name in switches.repairs
         progress.doing = f"trying {_name(each.name, profile)}"
@@ -266,9 +261,9 @@ def _look(
     progress.doing = "looking for rare long steps"
     trials.come_to_rest()
     while watch.plain_seconds < most:
-        driver.time_at_least(1, min(_BETWEEN_LOOKS, most))
+        driver.time(1, min(_BETWEEN_LOOKS, most))
         watch.note_memory()
-        progress.expect(1 - (most - watch.plain_seconds) / max(whole, 1e-9))
+        progress.show(1 - (most - watch.plain_seconds) / max(whole, 1e-9))
 
 
 def _plan_trials(
@@ -309,8 +304,8 @@ def _time_hooks(driver: Driver, training: Training) -> dict[str, Saving]:
     if not hooks.count or training.has_compiled:
         return {}
     with hooks:
-        block = driver.time_at_least(1, 0.0 if is_quick() else _HOOK_SECONDS)
-    share = min(1.0, hooks.seconds / max(block.wall_seconds, 1e-9))
+        block = driver.time(1, 0.0 if is_quick() else _HOOK_SECONDS)
+    share = min(1.0, hooks.seconds / max(block.seconds, 1e-9))
     if share < LEAST_SAVING:
         return {}
     reason = f"the time spent in {hooks.count} hook{'s' * (hooks.count > 1)}"

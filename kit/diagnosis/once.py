@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kit.errors import ExperimentError
-from kit.measuring.run import Driver
-from kit.measuring.variant import Variant
+from kit.measuring.run import Driver, Variant
 
 
 class RunEnded(Exception):
@@ -21,7 +20,8 @@ class OnceDriver(Driver):
         """Call a function with the driver in each process of the run: this one."""
         return [function(self)]
 
-    def _start_again(self) -> None:
+    def restart(self) -> None:
+        """Say that the run has ended."""
         raise RunEnded
 
 

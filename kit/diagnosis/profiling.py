@@ -8,7 +8,6 @@ reader's own code. Waits and exchanges are known by their names.
 from __future__ import annotations
 
 import bisect
-import contextlib
 import functools
 import itertools
 import math
@@ -33,13 +32,10 @@ from kit.diagnosis.wrapping import (
 )
 from kit.machine import this_machine
 from kit.measuring.experiment import Experiment
-from kit.measuring.request import make_variant
-from kit.measuring.rounds import longest_warm_up
-from kit.measuring.run import Driver, drive
-from kit.measuring.variant import Place, Variant
+from kit.measuring.records import Stretch
+from kit.measuring.run import Driver, Variant
 from kit.mode import is_quick
 from kit.progress import Progress
-from kit.records import Block
 
 #: Seconds of plain steps before and after, and of recorded ones; most steps and events.
 _PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.4, 1.0
@@ -176,7 +172,7 @@ def record_alone(
     progress: Progress,
     *,
     seconds: float,
-    on: Place | None = None,
+    on: Any = None,
     steps: int | None = None,
 ) -> list[Profile]:
     """Run an experiment once, to record it; return a profile of each process.
@@ -187,11 +183,12 @@ def record_alone(
     watched = change(experiment, labels, work=work)
     variant: Variant = OnceVariant(watched, knobs)
     if on is not None:
-        variant = make_variant(change(experiment, labels), knobs, on)
-    with contextlib.closing(variant), drive(variant, 0, progress) as driver:
+        variant = on.prepare(change(experiment, labels), knobs)
+    with variant.drive(0) as driver:
         try:
+            progress.show(0.0)
             driver.open()
-            driver.warm_up(longest_warm_up(seconds))
+            driver.warm_up()
             return record(driver, steps)
         except RunEnded:
             raise refuse_short_run(variant, len(work.steps)) from None
@@ -204,11 +201,9 @@ def record(driver: Any, steps: int | None = None) -> list[Profile]:
     recorded, by default as many as about a second holds. Returns a profile of each
     process. Raises ExperimentError where it cannot be profiled.
     """
-    progress = driver.progress
-    is_long = driver.variant.step_seconds > LONG_STEP_SECONDS and not steps
-    children = len(progress.find_children())
+    is_long = driver.step_seconds > LONG_STEP_SECONDS and not steps
+    children = len(driver.find_children())
     plain = [_run(driver, _count_steps(driver, _PLAIN_SECONDS))]
-    progress.hushed = True  # what its thread does would be seen
     wanted = 1
     if not is_long:
         wanted = _count_steps(driver, _LOOK_SECONDS, _MOST_LOOKED_AT)
@@ -222,9 +217,8 @@ def record(driver: Any, steps: int | None = None) -> list[Profile]:
         steps = min(steps or _count_steps(driver, _RECORDED_SECONDS), max(1, room))
         traces = driver.on_each(functools.partial(_record_steps, steps=steps + 1))
         plain.append(_run(driver, _count_steps(driver, _PLAIN_SECONDS)))
-    progress.hushed = False
     here = driver.on_each(look_around)
-    seconds = sum(b.wall_seconds for b in plain) / sum(b.steps for b in plain)
+    seconds = sum(b.seconds for b in plain) / sum(b.steps for b in plain)
     facts = {"step_seconds": seconds, "children": children, "processes": len(traces)}
     is_script = driver.variant.experiment.is_script
     processes = zip(
@@ -265,14 +259,12 @@ def look_around(_: object = None) -> tuple[float, int]:
     return tracing.measure_operation(), torch.get_num_threads()
 
 
-def _run(driver: Driver, steps: int) -> Block:
-    driver.variant.steps_per_block = steps
-    driver.variant.block_seconds = 0.0
-    return driver.time_block()
+def _run(driver: Driver, steps: int) -> Stretch:
+    return driver.time(steps)
 
 
 def _count_steps(driver: Driver, seconds: float, most: int = _MOST_STEPS) -> int:
-    per_step = max(driver.variant.step_seconds, 1e-6)
+    per_step = max(driver.step_seconds, 1e-6)
     if is_quick() or per_step > LONG_STEP_SECONDS:
         return 1
     return min(most, max(_LEAST_STEPS, math.ceil(seconds / per_step)))

@@ -18,7 +18,7 @@ from kit.diagnosis.modules import Training, wrapped_forwards
 from kit.diagnosis.switches import Switch
 from kit.diagnosis.tracing import list_lines
 from kit.diagnosis.wrapping import Work, wrapped
-from kit.measuring.state import capture_random, restore_random
+from kit.measuring.settings import read_random, restore_random
 
 #: Outputs that differ by more show that a loop needs the digits that it has.
 _MOST_DIFFERENCE = 0.02
@@ -657,7 +657,7 @@ def _leaving_as_it_was(module: Any) -> Generator[None, None, None]:
 
     Gradients are not switched off: some modules compute some in `forward`.
     """
-    random = capture_random()
+    random = read_random()
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
         yield

@@ -21,9 +21,9 @@ from kit.diagnosis.saving import Saving
 from kit.diagnosis.steps import LongSteps
 from kit.errors import naming
 from kit.machine import this_machine
-from kit.measuring.comparison import Comparison
+from kit.measuring.compare import compare
 from kit.measuring.experiment import Experiment, describe, resolve
-from kit.measuring.measurement import compare
+from kit.measuring.report import Comparison
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kit import statistics
 from kit.figures import format_saving
+from kit.measuring.verdict import student_interval
 
 #: A saving counts where the lower end of its interval is above this fraction.
 LEAST_SAVING = 0.03
@@ -73,7 +73,7 @@ def from_groups(log_ratios: Sequence[float]) -> Saving:
     >>> print(from_groups([math.log(0.4), math.log(0.41), math.log(0.39)]))
     60 % [57, 62]
     """
-    mean, low, high = statistics.student_interval(log_ratios)
+    mean, low, high = student_interval(log_ratios)
     ends = [1 - math.exp(end) for end in (mean, high, low)]
     value, low, high = (round(end, 3) for end in ends)
     surely_costs = high < 0
@@ -85,7 +85,7 @@ def from_groups(log_ratios: Sequence[float]) -> Saving:
 def from_two_groups(log_ratios: Sequence[float]) -> Saving:
     """Return what is lost where a few steps were enough to see it, with its range."""
     ends = [1 - math.exp(x) for x in (max(log_ratios), min(log_ratios))]
-    value = 1 - math.exp(statistics.student_interval(log_ratios).value)
+    value = 1 - math.exp(student_interval(log_ratios).value)
     return Saving(value, *ends, reason="few steps were enough to see that it loses")
 
 
@@ -97,7 +97,7 @@ def from_shares(shares: Sequence[float]) -> Saving:
     >>> str(from_shares([0.5, 0.5]))
     'at most 50 %'
     """
-    mean, low, _ = statistics.student_interval(list(shares))
+    mean, low, _ = student_interval(list(shares))
     if len(shares) == 1:
         return Saving(mean, measured=False, reason="its share of one profiled step")
     reason = f"its share of {len(shares)} profiled steps"

@@ -13,10 +13,8 @@ from kit import figures
 from kit.diagnosis.profiling import EXCHANGES, Profile, record_alone
 from kit.errors import ExperimentError, naming
 from kit.figures import Span
-from kit.measuring.experiment import describe, resolve
-from kit.measuring.request import check_place
-from kit.measuring.variant import Place
-from kit.progress import Progress, take_turn
+from kit.measuring.experiment import check_place, describe, resolve
+from kit.progress import Progress
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +81,7 @@ def timeline(
     /,
     *,
     steps: int = 3,
-    on: Place | None = None,
+    on: Any = None,
     title: str | None = None,
     **knobs: object,
 ) -> Timeline:
@@ -114,7 +112,7 @@ def timeline(
         resolved = resolve(experiment)
         bound = resolved.bind(knobs)
         call = describe(resolved.name, bound)
-        with Progress(f"recording {call}") as progress, take_turn(progress):
+        with Progress(f"recording {call}") as progress:
             profiles = record_alone(
                 resolved, bound, progress, seconds=2.0, on=on, steps=steps
             )

@@ -14,10 +14,9 @@ from kit.diagnosis.once import RunEnded
 from kit.diagnosis.saving import Saving
 from kit.diagnosis.steps import StepWatch
 from kit.diagnosis.switches import Switch
-from kit.errors import ExperimentError
 from kit.measuring.run import Driver
 from kit.mode import is_quick
-from kit.progress import Stopped
+from kit.progress import Progress
 
 #: A block lasts at least so long; six groups are planned, fewer than four say little.
 _BLOCK_SECONDS = 0.15
@@ -114,9 +113,15 @@ class Trials:
     """Alternates blocks of a run with a switch off and on, one switch after another."""
 
     def __init__(
-        self, driver: Driver, watch: StepWatch, loaders: Loaders, seconds: float
+        self,
+        driver: Driver,
+        progress: Progress,
+        watch: StepWatch,
+        loaders: Loaders,
+        seconds: float,
     ) -> None:
         self._driver = driver
+        self._progress = progress
         self._watch = watch
         self._loaders = loaders
         #: How long all of them take, and what follows them.
@@ -125,7 +130,6 @@ class Trials:
         self._compilations = 0
         #: Of a repair that loses: what its first steps show, and the seconds of one.
         self._first_log_ratio = self._last_step = 0.0
-        driver.progress.begin(0, 1, seconds)
 
     def make(self, planned: Planned) -> Saving:
         """Make the groups of one trial; return what was saved.
@@ -141,11 +145,10 @@ class Trials:
             if len(values) < _LEAST_GROUPS:
                 raise
             return saving.from_groups(values)
-        except ExperimentError as error:
-            raise RunEnded(str(error.__cause__ or error)) from None
-        except Stopped:
-            raise
-        except Exception as error:  # the switch's own
+        except Exception as error:
+            if error is self._driver.error:
+                raise RunEnded(str(error)) from None
+            # Else it is the switch's own.
             return saving.unknown(f"it cannot be tried ({type(error).__name__})")
         finally:
             if planned.switch.is_on:
@@ -201,7 +204,7 @@ class Trials:
         return ""
 
     def _tell(self, spent: float) -> None:
-        self._driver.progress.expect(spent / max(self._seconds, 1e-9))
+        self._progress.show(spent / max(self._seconds, 1e-9))
 
     def _prime(self, planned: Planned) -> bool:
         """Run the first block of each side, which never counts.
@@ -275,16 +278,12 @@ class Trials:
         work = self._watch.work
         begun = len(work.steps)
         block = self._driver.time(steps)
-        self._driver.progress.hear()
-        if block.ended:
-            raise RunEnded
         own = [step.seconds for step in work.steps[begun:]]
         long = [seconds for seconds in own if self._watch.is_long(seconds)]
         if len(long) == len(own):
             # A repair that loses makes each of them a long one.
             return None if work.is_plain else block.seconds / len(own)
-        whole = block.wall_seconds if long else block.seconds
-        rest = whole - math.fsum(long)
+        rest = block.seconds - math.fsum(long)
         return max(rest, 1e-9) / (len(own) - len(long))
 
     def _turn(self, switch: Switch, on: bool, *, drops: bool = True) -> None:

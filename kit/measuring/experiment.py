@@ -1,44 +1,35 @@
-"""What an experiment is: a callable that returns a generator, and its knobs."""
+"""What can be measured: a generator function, its knobs, and choices among them."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
+import itertools
 import math
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kit.errors import ExperimentError
 from kit.figures import format_value
-from kit.measuring.source import (
-    bound_arguments,
-    inner_function,
-    name_of,
-    returns_nothing,
-)
 
 #: Names that `measure`, `compare` and `explore` take for themselves.
-RESERVED = ("seconds", "repeats", "of", "within", "on", "patient", "title")
-RESERVED += ("predict", "unit")
+RESERVED = ("seconds", "repeats", "of", "within", "on", "predict", "title", "unit")
+#: The knob that says on how many ranks an experiment ran.
+RANKS = "ranks"
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A callable that returns a generator, with the names that reports use.
 
-    `fixed` are the arguments that partials have bound, `defaults` all knobs with their
-    defaults; where it is `open_ended`, any other name is a knob, too. `written` is what
-    the reader wrote, where `function` does something around it.
+    `written` is what the reader wrote, where `function` does something around it.
     """
 
     function: Callable[..., Any]
     name: str
     title: str
-    fixed: Mapping[str, object] = field(default_factory=dict)
-    defaults: Mapping[str, object] = field(default_factory=dict)
-    open_ended: bool = False
     written: Callable[..., Any] | None = None
 
     @property
@@ -54,14 +45,21 @@ class Experiment:
     def bind(self, knobs: Mapping[str, object]) -> dict[str, object]:
         """Check the knobs against the signature; return all of them, set or default.
 
-        Raises ExperimentError for a knob that does not exist, is fixed by a partial,
-        or has no value.
+        Raises ExperimentError for a knob that does not exist or has no value.
         """
+        parameters = self._list_parameters()
+        is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        known = [n for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
         for knob, value in knobs.items():
-            is_known = knob in self.defaults or self.open_ended
-            if knob in self.fixed or not is_known:
-                raise self._refuse(knob, value)
-        bound = {**self.defaults, **self.fixed, **knobs}
+            if knob not in known and not is_open:
+                meant = difflib.get_close_matches(knob, [*known, *RESERVED], 1)
+                hint = f" Did you mean {meant[0]}=?" if meant else ""
+                raise ExperimentError(
+                    f"{self.name} has no knob for {knob}={format_value(value)}.{hint}\n"
+                    f"Its knobs: {', '.join(known) or 'none'}; one more is "
+                    f"(*, {knob}=…)."
+                )
+        bound = {name: parameters[name].default for name in known} | {**knobs}
         for knob, value in bound.items():
             if value is inspect.Parameter.empty:
                 raise ExperimentError(
@@ -70,103 +68,165 @@ class Experiment:
                 )
         return bound
 
-    def _refuse(self, knob: str, value: object) -> ExperimentError:
-        """Return the error for a knob that cannot be set."""
-        known = [name for name in self.defaults if name not in self.fixed]
-        wrong = f"{self.name} has no knob for {knob}={format_value(value)}."
-        if meant := difflib.get_close_matches(knob, [*known, *RESERVED], 1):
-            wrong += f" Did you mean {meant[0]}=?"
-        advice = f"one more is (*, {knob}=…)"
-        if self.fixed:
-            fixed = [f"{name}={format_value(v)}" for name, v in self.fixed.items()]
-            advice = f"a partial has fixed {', '.join(fixed)}"
-        return ExperimentError(
-            f"{wrong}\nIts knobs: {', '.join(known) or 'none'}; {advice}."
-        )
+    def _list_parameters(self) -> dict[str, inspect.Parameter]:
+        """Return the parameters that are knobs, those of partials included."""
+        parameters = dict(inspect.signature(self.own).parameters)
+        for name, parameter in parameters.items():
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
+                raise ExperimentError(
+                    f"{self.name} has the parameter {parameter}, which has no name to "
+                    f"set it by.\nWrite def {self.name}(*, {name}=…)."
+                )
+            if name in RESERVED:
+                raise ExperimentError(
+                    f"{self.name} has the knob {name!r}, a name that says how to "
+                    "measure.\nRename it."
+                )
+        return parameters
 
     def start(self, knobs: Mapping[str, object]) -> Generator[Any, None, None]:
         """Call the function and return its generator, not yet started."""
-        free = {name: v for name, v in knobs.items() if name not in self.fixed}
-        generator = self.function(**free)
+        generator = self.function(**knobs)
         is_new = (
             isinstance(generator, Generator)
             and inspect.getgeneratorstate(generator) == inspect.GEN_CREATED
         )
         if not is_new:
             raise ExperimentError(
-                f"{self.name} returned {type(generator).__name__}, no new generator; "
-                "one that has already been started cannot be restarted.\n"
+                f"{self.name} returned {type(generator).__name__}, no new generator.\n"
                 "Say `yield n` after each step of its loop (n: items handled)."
             )
         return generator
 
 
 def resolve(experiment: object, name: str | None = None) -> Experiment:
-    """Make an Experiment of a generator function, lambda, partial, method or object.
+    """Make an Experiment of a generator function, a partial, a method or an object.
 
     `name` is what reports call it, by default the function's own name. Raises
     ExperimentError where it cannot be one, without calling it.
     """
-    function = inner_function(experiment)
-    is_partial = isinstance(experiment, functools.partial)
-    called = name_of(experiment.func if is_partial else experiment)
-    wrong = ""
-    is_async = inspect.iscoroutinefunction(function)
-    is_async = is_async or inspect.isasyncgenfunction(function)
-    if function is None or is_async:
-        wrong = "is no ordinary function"
-    elif returns_nothing(function):
-        wrong = "has no `yield`"
-    if wrong:
-        has_name = called != type(experiment).__name__
-        shown = called if has_name else format_value(experiment)
-        if name:
-            shown += f" ({name!r})"
+    inner = experiment
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    label = name or getattr(inner, "__name__", type(inner).__name__)
+    if not callable(inner):
         raise ExperimentError(
-            f"{shown} {wrong}, so it is no experiment.\n"
-            "Say `yield n` in its loop where n items are done. "
-            "Pass the function itself: a generator cannot be restarted."
+            f"{label} is no function, so it is no experiment.\n"
+            "Pass the function itself, which says `yield n` after each step: a "
+            "generator cannot be restarted."
         )
-    fixed = bound_arguments(experiment) if is_partial else {}
-    defaults, open_ended = _find_knobs(called, experiment, fixed)
-    label = name or ("experiment" if called == "<lambda>" else called)
-    docstring = (inspect.getdoc(function) or "").strip()
-    title = (docstring or label).splitlines()[0]
-    return Experiment(experiment, label, title, fixed, defaults, open_ended)
-
-
-def _find_knobs(
-    called: str, experiment: Callable[..., Any], fixed: Mapping[str, object]
-) -> tuple[dict[str, object], bool]:
-    """Return all knobs with their defaults, and whether any other name goes, too."""
-    try:
-        parameters = inspect.signature(experiment).parameters.values()
-    except ValueError:
+    if inspect.isfunction(inner) and not _may_return_a_generator(inner):
         raise ExperimentError(
-            f"{called} has other parameters than what a partial has fixed.\n"
-            "Mend the partial."
-        ) from None
-    defaults: dict[str, object] = {}
-    open_ended = False
-    for parameter in parameters:
-        name, kind = parameter.name, parameter.kind
-        if kind is parameter.VAR_KEYWORD:
-            open_ended = True
-        elif kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
-            star = "*" if kind is parameter.VAR_POSITIONAL else ""
+            f"{label} has no `yield`, so it is no experiment.\n"
+            "Say `yield n` in its loop where n items are done."
+        )
+    docstring = (inspect.getdoc(inner) or "").strip()
+    title = docstring.splitlines()[0] if docstring else label
+    return Experiment(experiment, label, title)  # type: ignore[arg-type]
+
+
+def _may_return_a_generator(function: Any) -> bool:
+    """Return whether a plain function yields, or can hand on what another one yields.
+
+    A loop without its `yield` is the commonest mistake. To call it to find out would
+    run the whole training. A lambda, and what is decorated, returns something.
+    """
+    inside = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(inside):
+        return True
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return False
+    return function.__name__ == "<lambda>" or inside is not function
+
+
+def describe(name: str, knobs: Mapping[str, object]) -> str:
+    """Return a call as a reader would write it, at most 100 characters.
+
+    >>> describe("train", {"batch_size": 64})
+    'train(batch_size=64)'
+    >>> describe("train.py --epochs 3", {})
+    'train.py --epochs 3'
+    """
+    inside = ", ".join(f"{k}={format_value(v, 30)}" for k, v in knobs.items())
+    text = f"{name}({inside})" if knobs or name.isidentifier() else name
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+# Choices
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One combination of what can be chosen; `label` names it in reports.
+
+    `place` is where it runs, None for this process.
+    """
+
+    experiment: Experiment
+    knobs: dict[str, object]
+    place: Any
+    label: str
+
+
+def list_choices(
+    experiment: object, on: object, knobs: Mapping[str, object]
+) -> list[Choice]:
+    """Return every combination of the choices, the baseline first.
+
+    Lists and ranges are choices, everything else is one value; several experiments come
+    as a dict. Raises ExperimentError for what cannot be chosen.
+    """
+    if isinstance(experiment, Mapping):
+        experiments = [resolve(each, str(name)) for name, each in experiment.items()]
+    else:
+        experiments = [resolve(experiment)]
+    places = on if isinstance(on, list) else [on]
+    lists = {k: [*v] for k, v in knobs.items() if isinstance(v, (list, range))}
+    given = {"experiment": experiments, "on": places, **lists}
+    for name, values in given.items():
+        if not values:
             raise ExperimentError(
-                f"{called} has the parameter {star}{name}, which has no name to set it "
-                f"by.\nWrite def {called}(*, {name}=…), or fix it: "
-                f"functools.partial({called}, {name}=…)."
+                f"{name}=[] is an empty list of choices.\n"
+                "Name two values or more, the baseline first."
             )
-        elif name in RESERVED and name not in fixed:
-            raise ExperimentError(
-                f"{called} has the knob {name!r}, a name that says how to measure.\n"
-                f"Rename it, or fix it: functools.partial({called}, {name}=…)."
-            )
-        else:
-            defaults[name] = parameter.default
-    return defaults, open_ended
+    for place in places:
+        check_place(place)
+    choices = []
+    for one, place in itertools.product(experiments, places):
+        for values in itertools.product(*lists.values()):
+            chosen = dict(zip(lists, values, strict=True))
+            words = [one.name] if len(experiments) > 1 else []
+            words += [f"{RANKS}={len(place or [0])}"] if len(places) > 1 else []
+            words += [f"{knob}={format_value(value)}" for knob, value in chosen.items()]
+            bound = one.bind({**knobs, **chosen})
+            label = ", ".join(words) or describe(one.name, bound)
+            choices.append(Choice(one, bound, place, label))
+    return _number_equal_labels(choices)
+
+
+def check_place(place: object) -> None:
+    """Raise ExperimentError for what is no place to measure on."""
+    if place is not None and not hasattr(place, "prepare"):
+        raise ExperimentError(
+            f"on={format_value(place)} is not something to measure on.\n"
+            "Pass what kit.start_ranks(2) returned; a list is a choice for compare()."
+        )
+
+
+def _number_equal_labels(choices: Sequence[Choice]) -> list[Choice]:
+    """Return choices with labels of which no two are alike: the second is (2)."""
+    seen: dict[str, int] = {}
+    numbered = []
+    for choice in choices:
+        count = seen.get(choice.label, 0) + 1
+        seen[choice.label] = count
+        label = f"{choice.label} ({count})" if count > 1 else choice.label
+        fields = choice.experiment, choice.knobs, choice.place, label
+        numbered.append(Choice(*fields))
+    return numbered
+
+
+# What is yielded
 
 
 def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]]:
@@ -182,7 +242,7 @@ def parse_yield(value: object, *, least: int = 1) -> tuple[float, dict[str, Any]
     if not (math.isfinite(count) and (count > 0 or count == least)):
         shown = "only bare `yield`s" if value is None else format_value(items)
         raise ValueError(f"{shown}; a step handles a number of items")
-    if not isinstance(metrics, dict) or not all(k.__class__ is str for k in metrics):
+    if not isinstance(metrics, dict) or not all(type(name) is str for name in metrics):
         raise ValueError(f"{format_value(metrics)}; metrics are a dict of names")
     for name, metric in metrics.items():
         has_many = hasattr(metric, "numel") and metric.numel() != 1
@@ -206,18 +266,3 @@ def _read_number(items: Any) -> float:
     if is_tensor or isinstance(items, bool) or not _is_single_number(items):
         return math.nan
     return float(items)
-
-
-def describe(name: str, knobs: Mapping[str, object]) -> str:
-    """Return a call as a reader would write it, at most 100 characters.
-
-    >>> describe("train", {"batch_size": 64})
-    'train(batch_size=64)'
-    >>> describe("train.py --epochs 3", {})
-    'train.py --epochs 3'
-    """
-    inside = ", ".join(f"{k}={format_value(v, 30)}" for k, v in knobs.items())
-    text = f"{name}({inside})" if knobs or name.isidentifier() else name
-    if len(text) <= 100:
-        return text
-    return f"{text[:98]}…)" if knobs else f"{text[:98]}…"

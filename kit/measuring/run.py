@@ -1,489 +1,474 @@
-"""What drives one run of an experiment: set-up, warm-up, timed blocks, close."""
+"""One run of an experiment: start, warm-up, timed stretches, close."""
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import functools
 import math
-import operator
+import mmap
+import random
+import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar
 
-from kit import clock, statistics, system
+from kit import clock, system
 from kit.errors import ExperimentError
-from kit.measuring import failures, settings, state
-from kit.measuring.experiment import parse_yield
-from kit.measuring.silence import silencing
-from kit.measuring.variant import Variant
+from kit.machine import this_machine
+from kit.measuring.experiment import Experiment, describe, parse_yield
+from kit.measuring.records import Run, Stretch, Trial
+from kit.measuring.settings import (
+    Shared,
+    read_random,
+    read_settings,
+    restore_random,
+    restore_settings,
+    seed_everything,
+)
 from kit.mode import is_quick
-from kit.progress import Progress, Stopped
-from kit.records import Block, Run
 
-#: Blocks aim a little higher than they must last.
-_AIM = 1.1
-#: Warm-up ends when windows agree, or at its limit after so many windows.
-_WINDOWS_AGREE, _LEAST_WINDOWS = 0.10, 4
-#: So many bare yields may follow each other; without any step before, fewer: then
-#: somebody has forgotten to say how many items.
-_MOST_BARE_YIELDS, _MOST_AT_FIRST = 1000, 20
-_MOST_STEPS_IN_QUICK_MODE = 20
+#: A stretch, and a window of warm-up, last so long at least, in seconds …
+STRETCH_SECONDS = 0.020
+#: … and where a device has a queue, a stretch has so many steps: to wait for the device
+#: hides what overlaps between two of them.
+STEPS_ON_DEVICE = 20
+#: Warm-up ends where windows agree within so much, or after so many of them.
+_AGREE, _MOST_WINDOWS = 0.10, 8
+#: A generator that yields so often without a number has forgotten it.
+_MOST_BARE_YIELDS = 1000
+_QUICK_STEPS = 2
+#: Processes that end are looked for so often, every 10 ms; what is left is named.
+_LOOKS = 50
+#: `torch.compile` keeps at most eight versions of a function, then it gives up.
+_MOST_COMPILED = 8
+#: Threads that belong to all: the kit's own, and those that compile for PyTorch.
+_COMMON_THREADS = ("kit ", "InductorSubproc")
 _AGAIN = "The first yield ends set-up; then yield once per step. Is its loop empty?"
-#: Children have so long to end after the generator was closed.
-_GRACE_SECONDS, _GRACE_AFTER_INTERRUPT = 2.0, 0.7
-#: Who computes for longer than this in a pause goes on with something of their own.
-_PAUSE_SECONDS, _MOST_IN_PAUSE = 0.030, 0.003
-_RENEWED = "torch.compile was reset between runs: each of them compiles something anew."
 
 
-def drive(
-    variant: Variant,
-    round: int,
-    progress: Progress,
-    *,
-    seed: int = 0,
-    partner: Driver | None = None,
-) -> Driver:
-    """Return what drives a new run of a variant; `partner` drives one that goes on."""
-    if partner is None and state.renew_dynamo() and _RENEWED not in variant.notes:
-        variant.notes.append(_RENEWED)
-    kind: type[Driver] = variant.driver or Driver
-    return kind(variant, round, progress, seed=seed, partner=partner)
+def _now() -> str:
+    return datetime.now().astimezone().isoformat("T", "seconds")
+
+
+@dataclass(eq=False)
+class Variant:
+    """An experiment with one set of knobs, and its runs so far."""
+
+    #: What drives its runs elsewhere than in this process: a class like Driver.
+    driver: ClassVar[type | None] = None
+
+    experiment: Experiment
+    knobs: Mapping[str, object]
+    label: str = ""
+    #: Whether a step may handle no items, as on one of several ranks.
+    may_be_empty: bool = False
+    #: Whether another one must not run between its steps.
+    runs_alone: bool = False
+    runs: list[Run] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    outcome: str = "finished"
+    started: str = field(default_factory=_now)
+
+    @property
+    def call(self) -> str:
+        """The call as a reader would write it."""
+        return describe(self.experiment.name, self.knobs)
+
+    @functools.cached_property
+    def shared(self) -> Shared:
+        """The modules and optimizers that it closes over."""
+        return Shared(self.experiment.own, self.knobs)
+
+    def drive(self, round: int, seed: int = 0) -> Driver:
+        """Return what drives a new run of it."""
+        kind: type[Driver] = self.driver or Driver
+        return kind(self, round, seed)
+
+    def note(self, sentence: str) -> None:
+        """Add a sentence to its notes, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+
+def make_trial(variant: Variant, *, complete_runs: bool) -> Trial:
+    """Make a Trial of a variant's runs so far."""
+    outcome = variant.outcome
+    settled = [run.settled for run in variant.runs]
+    if is_quick():
+        outcome = "quick"
+    elif outcome == "finished" and 2 * sum(settled) < len(settled):
+        outcome = "not settled"
+    return Trial(
+        experiment=variant.experiment.name,
+        title=variant.experiment.title,
+        knobs=dict(variant.knobs),
+        runs=list(variant.runs),
+        machine=this_machine(),
+        started=variant.started,
+        outcome=outcome,
+        complete_runs=complete_runs,
+        notes=list(variant.notes),
+    )
 
 
 class Driver:
-    """Drives one run, by the thread that made it; what it measures is in `run`.
+    """Drives one run; what it measures is in `run`.
 
-    Use it as a context manager: `open`, `warm_up`, then `time_block` again and again,
-    or `run_to_end`. A `partner` drives another run that goes on between the blocks of
-    this one. On ranks, `note_surroundings`, `start`, `time` and `close` are others.
+    Use it as a context manager: `open`, `warm_up`, then `keep` again and again, or
+    `run_to_end`. On ranks, `prepare`, `start`, `advance` and `close` are others.
     """
 
-    def __init__(
-        self,
-        variant: Variant,
-        round: int,
-        progress: Progress,
-        *,
-        seed: int = 0,
-        partner: Driver | None = None,
-    ) -> None:
+    def __init__(self, variant: Variant, round: int, seed: int = 0) -> None:
         self.variant = variant
-        self.progress = progress
-        self.run = Run(round)
         self.seed = seed
-        self.partner = partner
-        if partner is not None:
-            self.run.interleaved = partner.run.interleaved = True
-        #: When it was opened, and when warm-up was over.
-        self.opened_at = self.ready_at = 0.0
-        #: Whether nothing of it goes on between its steps.
-        self.is_idle = True
-        #: Whether it has children or Python threads, which go on while it waits.
-        self._has_company = False
-        #: Whether nothing can be queued on a device since it was waited for.
-        self._is_drained = False
-        #: Whether the other run went on since the last step.
-        self._was_changed_over = False
+        self.run = Run(round)
+        #: Seconds of a step, as warm-up has found them; 0 before.
+        self.step_seconds = 0.0
+        #: Whether the generator has ended, and how long it went on after its last step.
+        self.has_ended = False
+        self.tail_seconds = 0.0
+        #: The error that the experiment itself has raised.
+        self.error: BaseException | None = None
         self._steps_done = 0
-        self._warm_up_steps = 0
-        #: Whether steps were skipped since the generator was started.
-        self._has_skipped = False
-        self._random: state.Random = {}
-        self._memory_watch: system.MemoryWatch | None = None
-        self._surroundings: state.Surroundings | None = None
+        self._steps_since_start = 0
         self._generator: Any = None
-        #: Runs a step in a context of the run's own: what `numpy.errstate`, `decimal`
-        #: and others keep in context variables stays there. Not so on ranks, where each
-        #: call has a cell of its own to print to.
-        self._call: Callable[..., Any] = operator.call
+        self._memory_watch: system.MemoryWatch | None = None
+        self._is_open = False
 
     def __enter__(self) -> Driver:
-        self.progress.find_children = self.find_children
         return self
 
-    def __exit__(self, kind: object, error: Any, trace: object) -> None:
-        # After an error, PyTorch's handler of ended children may raise one more.
-        with contextlib.suppress(*([Exception] if error else [])):
-            self.close(error)
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        self.close(error)
 
-    def open(self, *, watch_memory: bool = False) -> None:
-        """Start the generator and run it to its first yield."""
-        self.progress.doing = f"setting up {self.variant.call}"
-        self.progress.hear()
-        self.note_surroundings()
-        self._call = contextvars.copy_context().run
+    # Start and warm-up
+
+    def open(self, *, watch_memory: bool = False) -> Stretch:
+        """Start the generator, and return what it did up to its first yield."""
+        self.prepare()
         if watch_memory:
-            self._memory_watch = system.MemoryWatch(in_a_hurry=is_quick())
-            self._memory_watch.__enter__()
-        self.opened_at = clock.CLOCK.wall()
-        seconds = self.start(self.seed)
-        if seconds is None:
+            self._memory_watch = system.MemoryWatch()
+            self._memory_watch.begin()
+        first = self.start(self.seed)
+        if first is None:
             call = self.variant.call
             raise ExperimentError(f"{call} ended without a single `yield n`.\n{_AGAIN}")
-        self.run.setup_seconds = seconds
+        self.run.setup_seconds = first.seconds
         self.variant.runs.append(self.run)
-        if self.progress.stopping:
-            raise Stopped
-        self.progress.doing = "measuring"
+        return first
 
-    def read_memory(self) -> None:
-        """Stop watching memory, and note how much was added."""
-        if (watch := self._stop_watching()) is not None:
-            self.run.memory_bytes = watch.increase
+    def prepare(self) -> None:
+        """Note what is there before the start: settings, random states, processes.
 
-    def _stop_watching(self) -> system.MemoryWatch | None:
-        watch, self._memory_watch = self._memory_watch, None
-        if watch is not None:
-            watch.__exit__(None, None, None)
-        return watch
-
-    def warm_up(self, limit_seconds: float, skip: int = 0) -> None:
-        """Run steps until windows of them agree within 10 %, or the limit is reached.
-
-        Also finds how many steps make a block. Then so many more steps are skipped.
+        And take some memory. In one process the same code finds the same memory in
+        every run, and how that suits the caches would become the verdict. Blocks stay
+        small: a large one that is freed raises malloc's thresholds, which pages that
+        are mapped do not.
         """
-        self.progress.doing = f"warming up {self.variant.call}"
-        step_seconds = self._find_step_seconds(limit_seconds)
-        variant = self.variant
-        variant.step_seconds = step_seconds
-        if not is_quick():
-            variant.steps_per_block = 1
-            if step_seconds < variant.block_seconds:
-                wanted = _AIM * variant.block_seconds / step_seconds
-                variant.steps_per_block = math.ceil(wanted)
-        self.check_idle()
-        self.read_memory()
-        self.ready_at = clock.CLOCK.wall()
-        self.progress.doing = "measuring"
-        self.skip(skip)
+        _ = self.variant.shared
+        self._settings = read_settings()
+        self._random = read_random()
+        self._threads = set(threading.enumerate())
+        self._children = system.list_children()
+        draw = random.SystemRandom().randint
+        self._blocks = [bytearray(draw(1, 60_000)) for _ in range(4)]
+        self._pages = mmap.mmap(-1, draw(1, 3_000) * mmap.PAGESIZE)
+        for start in range(0, len(self._pages), mmap.PAGESIZE):
+            self._pages[start] = 1  # the system gives a page to whoever writes to it
+        self._is_open = True
 
-    def _find_step_seconds(self, limit_seconds: float) -> float:
-        """Run windows of steps until the latest ones agree; return a step's seconds."""
-        variant, begun = self.variant, clock.CLOCK.wall()
-        times: list[float] = []
-        # An earlier run took longer to settle, and found how long blocks are.
-        steps = math.ceil(variant.steps_per_block / 2)
-        while True:
-            window = self.time_at_least(steps)
-            self._warm_up_steps += window.steps
-            times.append(window.seconds / window.steps)
-            if is_quick():
-                return times[-1]
-            least = variant.block_seconds
-            if window.seconds < least and variant.steps_per_block == 1:
-                # Too short to be a window; the next one has more steps.
-                per_step = max(times.pop(), 1e-9)
-                wanted = max(_AIM * least / per_step, steps + 1)
-                steps = math.ceil(min(wanted, 10 * steps))
-                continue
-            agreed = statistics.find_agreement(times, _WINDOWS_AGREE)
-            if agreed is not None:
-                return agreed
-            is_late = clock.CLOCK.wall() - begun > limit_seconds
-            if is_late and len(times) >= _LEAST_WINDOWS:
-                self.run.settled = False
-                return times[-1]
+    def start(self, seed: int) -> Stretch | None:
+        """Start the generator, and run it to its first yield.
 
-    def skip(self, steps: int) -> None:
-        """Run steps that nobody counts; a generator may also end before them."""
-        if steps:
-            self.time(steps)
-            self._has_skipped = True
-
-    def time_block(self) -> Block:
-        """Time one block of steps and keep it."""
-        if self._was_changed_over and not is_quick():
-            self.time_at_least(1)  # the first step after a change-over is not timed
-        self._was_changed_over = False
-        least_seconds = 0.0 if is_quick() else self.variant.block_seconds
-        block = self.time_at_least(self.variant.steps_per_block, least_seconds)
-        self.run.add(block)
-        self.check_idle()
-        return block
-
-    def run_to_end(self) -> None:
-        """Run until the generator ends and keep the complete run as one block."""
-        whole = Block()
-        most = _MOST_STEPS_IN_QUICK_MODE if is_quick() else None
-        while not whole.ended and (most is None or whole.steps < most):
-            whole.extend(self.time(most))
-            self.progress.hear()
-        if not whole.steps:
-            call = self.variant.call
-            raise ExperimentError(f"{call} ended after its first yield.\n{_AGAIN}")
-        self.run.add(whole)
-
-    def time_at_least(self, count: int, least_seconds: float = 0.0) -> Block:
-        """Time at least so many steps and so much time, as one block.
-
-        A generator that ends is started again, and as many steps dropped as warm-up
-        took.
-        """
-        block, goal = Block(), count
-        while True:
-            block.extend(self.time(goal - block.steps))
-            if block.ended:
-                self._start_again()
-            elif block.seconds >= least_seconds:
-                break
-            else:
-                # Batches that were ready may have made the first steps very fast.
-                per_step = max(block.seconds / block.steps, 1e-9)
-                missing = math.ceil((least_seconds - block.seconds) / per_step)
-                goal = block.steps + min(missing, block.steps)
-        self.progress.hear()
-        return block
-
-    def _start_again(self) -> None:
-        """Start a generator that has ended, and drop as many steps as warm-up took."""
-        has_lasted = bool(self.run.blocks) or self._has_skipped
-        self._has_skipped = False
-        has_lasted = has_lasted and self.start(self.seed) is not None
-        if not has_lasted or self.time(self._warm_up_steps).ended:
-            raise ExperimentError(
-                f"{self.variant.call} ended after {self._steps_done + 1} steps, before "
-                "warm-up and one block were done.\nPut `while True:` around its loop, "
-                "or measure complete runs: seconds=None."
-            )
-
-    # In this process: before the first start, at each start, for a stretch of steps
-
-    def note_surroundings(self) -> None:
-        """Note what is there before the first start, and take some memory."""
-        _ = self.variant.shared  # its copies are no memory of the experiment's
-        other = self.partner._surroundings if self.partner else None
-        self._surroundings = state.Surroundings(other)
-
-    def start(self, seed: int) -> float | None:
-        """Start the generator, and run it to its first yield; return run seconds.
-
-        It starts as the reader's settings and the seed are. None where it ended without
-        a yield. It can be started again where it has ended.
+        Returns that as a stretch of one step, of none where the yield is bare; None
+        where it ended without a yield.
         """
         variant = self.variant
-        assert self._surroundings is not None
-        settings.restore(self._surroundings.settings)
-        self._put_back()
-        state.seed_everything(seed)
-        variant.shared.seed(seed)
-        quiet = silencing() if variant.has_started else contextlib.nullcontext()
-        variant.has_started = True
+        restore_settings(self._settings)
+        variant.shared.put_back()
+        seed_everything(seed)
+        self.has_ended = False
+        self._steps_since_start = 0
+        first = Stretch()
         clock.synchronize()
-        begun = clock.CLOCK.begin()
+        begun = clock.CLOCK.wall()
         try:
-            with quiet:
-                self._generator = variant.experiment.start(variant.knobs)
-                value = self._call(next, self._generator)
+            self._generator = variant.experiment.start(variant.knobs)
+            value = next(self._generator)
         except StopIteration:
             return None
-        except (KeyboardInterrupt, ExperimentError):
-            raise
         except BaseException as error:
-            raise self._explain(error, "set-up") from error
+            self._note_error(error, "set-up")
+            raise
         clock.synchronize()
-        end = clock.CLOCK.end()
+        first.seconds = clock.CLOCK.wall() - begun
         if value is not None:
-            self._parse(value, 1)
-        return self._run_seconds(begun, end)
+            self._take(value, first)
+            _read_metrics(first)
+        return first
 
-    def time(self, count: int | None) -> Block:
-        """Run steps between two readings of the clock, then read their metrics.
+    def warm_up(self) -> None:
+        """Run windows of steps until the latest ones agree, eight at most."""
+        if is_quick():
+            return
+        times: list[float] = []
+        while len(times) < _MOST_WINDOWS:
+            window = self.time(1, STRETCH_SECONDS)
+            times.append(window.seconds / window.steps)
+            self.step_seconds = times[-1]
+            if (agreed := find_agreement(times)) is not None:
+                self.step_seconds = agreed
+                return
+        self.run.settled = False
 
-        So many steps, or until the generator ends where count is None; `ended` says
-        whether it did. Devices are waited for at the end; at the begin only where
-        something may be queued there.
+    # Timing
+
+    def keep(self, seconds: float) -> None:
+        """Time a stretch of at least so many seconds, and keep it."""
+        if is_quick():
+            stretch = self.time(_QUICK_STEPS)
+        elif self.has_queue():
+            stretch = self.time(STEPS_ON_DEVICE, seconds)
+        else:
+            stretch = self.time(1, max(seconds, STRETCH_SECONDS))
+        self.run.add(stretch)
+
+    def time(self, steps: int, seconds: float = 0.0) -> Stretch:
+        """Time at least so many steps and so much time.
+
+        A generator that ends is started again: what it does up to its first yield is
+        not timed.
         """
-        progress, wall = self.progress, clock.CLOCK.wall
-        advance = functools.partial(self._call, next, self._generator)
-        block, bare_yields = Block(), 0
-        most_bare = _MOST_BARE_YIELDS if self._steps_done else _MOST_AT_FIRST
-        if not self._is_drained:
-            clock.synchronize()
-        self._is_drained = False
-        start = clock.CLOCK.begin()
-        previous = start.wall
+        if self.has_queue():
+            # The host runs ahead of the device, so only a number of steps is sure.
+            if self.step_seconds:
+                steps = max(steps, math.ceil(seconds / self.step_seconds))
+            seconds = 0.0
+        stretch = Stretch()
+        while stretch.steps < steps or stretch.seconds < seconds:
+            missing = max(steps - stretch.steps, 1)
+            stretch.extend(self.advance(missing, seconds - stretch.seconds))
+            if self.has_ended:
+                self.restart()
+        return stretch
+
+    def has_queue(self) -> bool:
+        """Return whether it uses a device, whose work goes on after a call."""
+        return clock.has_queue()
+
+    def restart(self) -> None:
+        """Start a generator again that has ended."""
+        if not self._steps_since_start or self.start(self.seed) is None:
+            raise ExperimentError(
+                f"{self.variant.call} ended after its first yield, which ends set-up, "
+                "so there is no step to time.\nPut `while True:` around its loop, or "
+                "measure complete runs: seconds=None."
+            )
+
+    def run_to_end(self, first: Stretch) -> None:
+        """Go on to the generator's end; keep the complete run as one stretch.
+
+        `first` is what `open` returned; where it ended with a bare yield, it is left
+        out.
+        """
+        whole = Stretch()
+        if first.steps:
+            whole.extend(first)
+        most = _QUICK_STEPS - whole.steps if is_quick() else math.inf
+        whole.extend(self.advance(most))
+        whole.seconds += self.tail_seconds
+        if not whole.steps:
+            raise ExperimentError(
+                f"{self.variant.call} made no step.\nYield how many items it handled."
+            )
+        self.run.add(whole)
+
+    def advance(self, steps: float, seconds: float = 0.0) -> Stretch:
+        """Time steps until so many are done, and so much time, or the generator ends.
+
+        Devices are waited for at the beginning and at the end only. What follows the
+        last step belongs to none; `tail_seconds` is how long that took.
+        """
+        wall = clock.CLOCK.wall
+        generator = self._generator
+        stretch = Stretch()
+        bare_yields = 0
+        self.tail_seconds = 0.0
+        clock.synchronize()
+        begun = previous = wall()
+        until = begun + seconds
         try:
-            while count is None or block.steps < count:
-                value = advance()
+            while stretch.steps < steps or previous < until:
+                value = next(generator)
                 now = wall()
-                if value is None and bare_yields < most_bare:
-                    block.excluded_seconds += now - previous
+                if value is None and bare_yields < _MOST_BARE_YIELDS:
+                    stretch.excluded_seconds += now - previous
+                    until += now - previous
                     bare_yields += 1
                 else:
-                    if value.__class__ is int and value > 0:
-                        block.items += value
-                    else:
-                        self._take(value, block)
-                    block.steps += 1
-                    bare_yields, most_bare = 0, _MOST_BARE_YIELDS
+                    self._take(value, stretch)
+                    bare_yields = 0
                 previous = now
-                if count is None:  # until the end, which may be far
-                    progress.hear()
-                if progress.stopping:
-                    raise Stopped
         except StopIteration:
-            block.ended = True
-        except (KeyboardInterrupt, ExperimentError, Stopped):
-            raise
+            self.has_ended = True
+            self.tail_seconds = wall() - previous
         except BaseException as error:
-            step = self._steps_done + block.steps + 2
-            raise self._explain(error, f"step {step}") from error
+            self._note_error(error, f"step {self._steps_done + 1}")
+            raise
         clock.synchronize()
-        end = clock.CLOCK.end()
-        self._finish(block, start, end)
-        return block
+        left_out = stretch.excluded_seconds + self.tail_seconds
+        if stretch.steps:
+            stretch.seconds = max(wall() - begun - left_out, 1e-9)
+        _read_metrics(stretch)
+        return stretch
 
-    def _take(self, value: object, block: Block) -> None:
-        """Add what a step has yielded, if it is more than a number, to its block."""
-        items, row = self._parse(value, self._steps_done + block.steps + 2)
-        block.items += items
-        if row:
-            block.metrics.append((block.steps, row))
+    def _take(self, value: object, stretch: Stretch) -> None:
+        """Add what a step has yielded; metrics are copied where they are, not read."""
+        if value.__class__ is int and value > 0:  # type: ignore[operator]
+            stretch.items += value  # type: ignore[operator]
+        else:
+            try:
+                least = 0 if self.variant.may_be_empty else 1
+                items, row = parse_yield(value, least=least)
+            except ValueError as error:
+                raise ExperimentError(
+                    f"{self.variant.call} yielded {error}.\nYield items, as in "
+                    '`yield len(images)`, or `yield n, {"loss": loss}`.'
+                ) from None
+            stretch.items += items
+            if row:
+                row = {name: _copy_metric(metric) for name, metric in row.items()}
+                stretch.metrics.append((stretch.steps, row))
+        stretch.steps += 1
+        self._steps_done += 1
+        self._steps_since_start += 1
 
-    def _parse(self, value: object, step: int) -> tuple[float, dict[str, Any]]:
-        """Return how many items a step has yielded, and its metrics, not read yet.
+    def _note_error(self, error: BaseException, at: str) -> None:
+        """Keep the experiment's error, and note in it which call and step it was."""
+        self.error = error
+        if not isinstance(error, (ExperimentError, KeyboardInterrupt)):
+            error.add_note(f"in {self.variant.call}, {at}, measured by the kit")
 
-        Reading them would wait for the device.
-        """
-        try:
-            least = 0 if self.variant.may_be_empty else 1
-            items, row = parse_yield(value, least=least)
-        except ValueError as error:
-            raise ExperimentError(
-                f"{self.variant.call} yielded {error} (step {step}).\n"
-                'Yield items, as in `yield len(images)`, or `yield n, {"loss": loss}`.'
-            ) from None
-        for name, metric in row.items():
-            if hasattr(metric, "detach"):  # the next step may change it in place
-                row = {**row, name: metric.detach().clone()}
-        return items, row
+    # What goes on between its steps
 
-    def _finish(self, block: Block, start: clock.Ticks, end: clock.Ticks) -> None:
-        """Note how long a block took, and read its metrics."""
-        self._is_drained = not block.metrics  # reading them may queue a copy
-        for _, row in block.metrics:
-            row.update({name: float(value) for name, value in row.items()})
-        self._steps_done += block.steps
-        elapsed = end.wall - start.wall
-        share = 1.0
-        if elapsed > 0:
-            share -= min(block.excluded_seconds / elapsed, 1.0)
-        block.seconds = self._run_seconds(start, end) * share
-        block.wall_seconds = elapsed * share
+    def look_around(self) -> None:
+        """Note whether it must run alone: it has company, or has changed a setting."""
+        if self.has_company() or read_settings() != self._settings:
+            self.variant.runs_alone = True
 
-    def _run_seconds(self, start: clock.Ticks, end: clock.Ticks) -> float:
-        """Return run time; wall time where children or threads of its own go on."""
-        if not self._has_company and self._surroundings is not None:
-            self._has_company = self._surroundings.has_company()
-        if self._has_company:
-            self.is_idle = False
-            return max(end.wall - start.wall, 1e-9)
-        return clock.run_seconds(start, end)
-
-    def _explain(self, error: BaseException, at: str) -> Exception:
-        """Return the error that says where the experiment itself has raised one."""
-        if self.progress.abandoned:  # it came of ending the experiment's processes
-            return Stopped()
-        variant = self.variant
-        return failures.explain(variant.experiment, variant.knobs, error, at)
-
-    # Whether it is idle between its steps
-
-    def check_idle(self) -> None:
-        """See whether it still is: no setting of its own, no open `with` block.
-
-        Children and threads are seen where time is read.
-        """
-        if not self.is_idle or self._surroundings is None:
-            return
-        holds_settings = settings.is_inside_with(self._generator)
-        if holds_settings or self._surroundings.has_changed_settings():
-            self.is_idle = False
-
-    def check_idle_in_pause(self) -> None:
-        """See whether anything of the process computes while nothing is asked of it."""
-        self.check_idle()
-        if is_quick() or not self.is_idle:
-            return
-        self.progress.hushed = True
-        self.is_idle = clock.compute_in_pause(_PAUSE_SECONDS) < _MOST_IN_PAUSE
-        self.progress.hushed = False
+    def has_company(self) -> bool:
+        """Return whether it has child processes or Python threads of its own."""
+        threads = set(threading.enumerate()) - self._threads
+        # A thread of C++ that has run Python is a dummy.
+        own = [x for x in threads if not isinstance(x, threading._DummyThread)]
+        if any(not thread.name.startswith(_COMMON_THREADS) for thread in own):
+            return True
+        return bool(self.find_children())
 
     def find_children(self) -> dict[int, str]:
-        """Return the names of its child processes by process id."""
-        return self._surroundings.find_children() if self._surroundings else {}
+        """Return the names of the processes that it has started, by process id."""
+        if not self._is_open:
+            return {}
+        new = system.list_children() - self._children
+        return {pid: name for pid in new if (name := system.name_child(pid))}
 
     def pause(self) -> None:
-        """Let the partner go on."""
-        self._random = state.capture_random()
+        """Let another run go on."""
+        self._paused_random = read_random()
 
     def resume(self) -> None:
-        """Go on; the next step is the first after a change-over."""
-        state.restore_random(self._random)
-        self._is_drained = False
-        self._was_changed_over = True
+        """Go on, with its own random numbers; the first step is not timed."""
+        restore_random(self._paused_random)
+        self.time(1)
 
     # Its end
 
+    def read_memory(self) -> None:
+        """Stop watching memory, and note how much was added."""
+        watch, self._memory_watch = self._memory_watch, None
+        if watch is not None:
+            self.run.memory_bytes = watch.end()
+
     def close(self, because: BaseException | None = None) -> None:
-        """Close the generator, then end child processes that are still alive.
+        """Close the generator, and put everything back; name what goes on running.
 
-        They have two seconds, less after an interrupt. `because` is the error that
-        ended the run, if one did. Raises ExperimentError where the generator raises on
-        closing, or has changed what cannot be put back.
+        `because` is the error that ended the run, if one did.
         """
-        if because is None:
-            self.read_memory()
-        self._stop_watching()  # a start that did not come to its end tells nothing
-        if self._surroundings is None:
+        self.read_memory()
+        if not self._is_open:
             return
-        was_interrupted = isinstance(because, KeyboardInterrupt)
-        grace = _GRACE_AFTER_INTERRUPT if was_interrupted else _GRACE_SECONDS
-        timer = threading.Timer(grace, self._end_children)
-        timer.name, timer.daemon = "kit timer", True
-        timer.start()
-        state.end_loaders(because)
-        with contextlib.ExitStack() as stack:  # the last one comes first
-            stack.callback(state.restore_random, self._surroundings.random)
-            if self.partner is None:  # else the other run goes on under its settings
-                stack.callback(settings.restore, self._surroundings.settings)
-            stack.callback(self._wait_for_children, timer)
-            stack.callback(self._put_back, because)
-            try:
-                if self._generator is not None:
-                    self._call(self._generator.close)
-            except (KeyboardInterrupt, ExperimentError):
-                raise
-            except BaseException as error:
-                if not was_interrupted:
-                    raise self._explain(error, "closing (its `finally:`)") from error
-        self._surroundings = None  # lets the memory go that was taken
-        self._generator = None
-        self._call = operator.call
-
-    def _wait_for_children(self, timer: threading.Timer) -> None:
-        while timer.is_alive() and self.find_children():
-            time.sleep(0.01)
-        timer.cancel()
-
-    def _end_children(self) -> None:
-        """End children that are left, unless another cell may have started them."""
-        left = self.find_children()
-        self.variant.ended_children += [f"{left[pid]} ({pid})" for pid in sorted(left)]
-        if not self.progress.disturbed:
-            system.end(left)
-
-    def _put_back(self, because: BaseException | None = None) -> None:
-        """Put back what is shared; who has changed it is not idle between steps.
-
-        Raises ExperimentError for what cannot be put back, unless there is a reason.
-        """
         try:
-            if self.variant.shared.put_back():
-                self.is_idle = False
-        except ValueError as error:
+            if self._generator is not None:
+                self._generator.close()
+                self._generator = None
+        except BaseException as error:
             if because is None:
-                raise ExperimentError(f"{self.variant.call} {error}") from None
+                self._note_error(error, "closing (its `finally:`)")
+                raise
+        finally:
+            self.variant.shared.put_back()
+            restore_settings(self._settings)
+            restore_random(self._random)
+            if because is None:
+                self._name_what_is_left()
+            self._is_open = False
+            del self._blocks, self._pages
+
+    def _name_what_is_left(self) -> None:
+        for _ in range(_LOOKS):
+            if not self.find_children():
+                return
+            time.sleep(0.01)
+        names = ", ".join(sorted(self.find_children().values()))
+        self.variant.note(f"It left processes running: {names}.")
+
+
+def _copy_metric(metric: Any) -> Any:
+    """Copy a tensor without its graph: the next step may change it in place."""
+    return metric.detach().clone() if hasattr(metric, "detach") else metric
+
+
+def _read_metrics(stretch: Stretch) -> None:
+    """Read metrics as numbers, which waits for a device."""
+    for _, row in stretch.metrics:
+        row.update({name: float(value) for name, value in row.items()})
+
+
+def find_agreement(times: list[float], within: float = _AGREE) -> float | None:
+    """Return the time on which the latest windows agree, or None.
+
+    One with one, two with two, or four with four: steps of a loader come in gushes.
+
+    >>> find_agreement([3.0, 1.0, 1.05])
+    1.05
+    """
+    for count in (1, 2, 4):
+        if len(times) >= 2 * count:
+            now = math.fsum(times[-count:]) / count
+            before = math.fsum(times[-2 * count : -count]) / count
+            if abs(math.log(now / before)) < within:
+                return now
+    return None
+
+
+_compiled = 0
+
+
+def make_room_for_compiled(starts: int) -> None:
+    """Reset `torch.compile` before it gives up, while no run is open.
+
+    What guards on an object of the run is compiled anew with each start, and kept; with
+    eight versions of a function it is run uncompiled from then on.
+    """
+    global _compiled
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return
+    import torch
+
+    graphs = utils.counters["stats"]["unique_graphs"]
+    if graphs - _compiled + starts > _MOST_COMPILED:
+        torch.compiler.reset()
+        _compiled = graphs

@@ -1,161 +1,128 @@
-"""The settings that an experiment may change: read, compared, put back.
+"""What one run must not leave to the next: settings, random states, shared modules.
 
-PyTorch, NumPy and Python keep grad mode, autocast, thread count, hooks, modes and flags
-for the thread or the process: what one start changes would be there in the next.
+`SETTINGS` is the one table of settings; the diagnosis switches some of them, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dis
+import copy
 import functools
-import gc
+import inspect
 import operator
-import sys
+import random
+import sysconfig
 import types
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
-#: How functions of `torch` read and set something.
+
+class Setting(NamedTuple):
+    """How a setting of PyTorch's is read and set."""
+
+    name: str
+    read: Callable[[], Any]
+    set: Callable[[Any], object]
+
+
+#: Settings that functions of `torch` read and set.
 _FUNCTIONS = {
     "threads": ("get_num_threads", "set_num_threads"),
+    "grad mode": ("is_grad_enabled", "set_grad_enabled"),
     "default dtype": ("get_default_dtype", "set_default_dtype"),
     "deterministic": ("get_deterministic_debug_mode", "set_deterministic_debug_mode"),
-    "precision": ("get_float32_matmul_precision", "set_float32_matmul_precision"),
-    "grad": ("is_grad_enabled", "set_grad_enabled"),
-    "autocast cache": ("is_autocast_cache_enabled", "set_autocast_cache_enabled"),
-    "always warn": ("is_warn_always_enabled", "set_warn_always"),
-    "backward threads": (
-        "_C._is_multithreading_enabled",
-        "_C._set_multithreading_enabled",
+    "float32 precision": (
+        "get_float32_matmul_precision",
+        "set_float32_matmul_precision",
     ),
-    "view replay": ("_C._is_view_replay_enabled", "_C._set_view_replay_enabled"),
-    "encoder fast path": (
-        "backends.mha.get_fastpath_enabled",
-        "backends.mha.set_fastpath_enabled",
+    "autocast cache": ("is_autocast_cache_enabled", "set_autocast_cache_enabled"),
+    "flash attention": (
+        "backends.cuda.flash_sdp_enabled",
+        "backends.cuda.enable_flash_sdp",
+    ),
+    "efficient attention": (
+        "backends.cuda.mem_efficient_sdp_enabled",
+        "backends.cuda.enable_mem_efficient_sdp",
+    ),
+    "math attention": (
+        "backends.cuda.math_sdp_enabled",
+        "backends.cuda.enable_math_sdp",
+    ),
+    "cuDNN attention": (
+        "backends.cuda.cudnn_sdp_enabled",
+        "backends.cuda.enable_cudnn_sdp",
     ),
 }
-for _name in ("flash", "mem_efficient", "math", "cudnn"):
-    _pair = f"backends.cuda.{_name}_sdp_enabled", f"backends.cuda.enable_{_name}_sdp"
-    _FUNCTIONS[f"{_name} attention"] = _pair
-#: Flags of modules of torch that change what a step computes or which kernel it takes.
-#: The general precision comes before those that inherit it.
+#: Flags under `torch`; the general precision comes before those that inherit it.
 _FLAGS = (
-    *("backends.fp32_precision", "backends.cudnn.enabled"),
-    *("backends.cudnn.benchmark", "backends.cudnn.deterministic"),
-    *("backends.cudnn.conv.fp32_precision", "backends.cudnn.rnn.fp32_precision"),
+    "backends.fp32_precision",
+    "backends.cudnn.enabled",
+    "backends.cudnn.benchmark",
+    "backends.cudnn.deterministic",
+    "backends.cudnn.conv.fp32_precision",
+    "backends.cudnn.rnn.fp32_precision",
     "backends.cuda.matmul.fp32_precision",
     "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
     "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
-    *("backends.mkldnn.enabled", "backends.mkldnn.deterministic"),
-    *("backends.mkldnn.matmul.fp32_precision", "backends.mkldnn.conv.fp32_precision"),
-    *("backends.mkldnn.rnn.fp32_precision", "backends.opt_einsum.enabled"),
-    "utils.deterministic.fill_uninitialized_memory",
-)
-#: Where PyTorch keeps the hooks that act on every module of the process.
-_MODULE_HOOKS = (
-    *("_global_forward_pre_hooks", "_global_forward_hooks"),
-    *("_global_forward_hooks_with_kwargs", "_global_forward_hooks_always_called"),
-    *("_global_backward_pre_hooks", "_global_backward_hooks"),
-    "_global_module_registration_hooks",
-    "_global_parameter_registration_hooks",
-    "_global_buffer_registration_hooks",
+    "backends.mkldnn.enabled",
+    "backends.mkldnn.deterministic",
+    "backends.mkldnn.matmul.fp32_precision",
+    "backends.mkldnn.conv.fp32_precision",
+    "backends.mkldnn.rnn.fp32_precision",
+    "backends.opt_einsum.enabled",
 )
 _AUTOCAST_DEVICES = ("cpu", "cuda", "xpu", "mps")
-
-#: The smallest positive float: zero where denormal numbers are flushed.
-_SMALLEST = 5e-324
-
-#: Each setting's value by its name.
-Settings = dict[str, object]
-_Pairs = dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]
-
-
-def capture() -> Settings:
-    """Read the settings of the calling thread and of the process."""
-    return {name: _read(getter) for name, (getter, _) in _list_settings().items()}
-
-
-def restore(settings: Settings) -> None:
-    """Set the calling thread's settings; what already is so is not touched."""
-    import torch
-
-    for name, (getter, setter) in _list_settings().items():
-        value = settings[name]
-        if value is not None and _read(getter) != value:
-            setter(value)
-    # Weights that one start has cast must not serve the next.
-    torch.clear_autocast_cache()
-
-
-def take_over(settings: Settings) -> None:
-    """Set a new thread to the settings of another."""
-    import torch
-
-    restore(settings)
-    # A new thread reports the count of the one that made it, and uses another.
-    torch.set_num_threads(torch.get_num_threads())
+#: Longer containers are data, not what an experiment is made of.
+_LONGEST = 100
+#: What is below these folders is not the reader's own.
+_INSTALLED = (
+    sysconfig.get_path("stdlib"),
+    sysconfig.get_path("purelib"),
+    str(Path(__file__).parents[1]),
+)
 
 
 @functools.cache
-def _list_settings() -> _Pairs:
-    """Return how each setting is read and set."""
-    import numpy
+def list_settings() -> list[Setting]:
+    """Return the table of settings, as far as this PyTorch has them."""
     import torch
 
-    find, call = operator.attrgetter, functools.partial
-    found: _Pairs = {}
-    for name, functions in _FUNCTIONS.items():
-        with contextlib.suppress(AttributeError):  # this PyTorch does not have it
-            found[name] = find(*functions)(torch)
+    find, bind = operator.attrgetter, functools.partial
+    settings = []
+    for name, (read, write) in _FUNCTIONS.items():
+        settings.append(Setting(name, find(read)(torch), find(write)(torch)))
     for path in _FLAGS:
         module, _, flag = path.rpartition(".")
-        with contextlib.suppress(AttributeError):
-            owner = find(module)(torch)
-            found[path] = call(getattr, owner, flag), call(setattr, owner, flag)
-    is_on, set_on = torch.is_autocast_enabled, torch.set_autocast_enabled
-    dtype, set_dtype = torch.get_autocast_dtype, torch.set_autocast_dtype
+        owner = find(module)(torch)
+        read_flag, set_flag = bind(getattr, owner, flag), bind(setattr, owner, flag)
+        settings.append(Setting(path, read_flag, set_flag))
     for device in _AUTOCAST_DEVICES:
-        found[f"autocast {device}"] = call(is_on, device), call(set_on, device)
-        found[f"{device} dtype"] = call(dtype, device), call(set_dtype, device)
-    found["autocast depth"] = _read_depth, _set_depth
-    found["default device"] = torch.get_default_device, _set_default_device
-    # Inference mode ends with the `with` that it belongs to.
-    found["inference"] = torch.is_inference_mode_enabled, lambda _: None
-    found["anomaly detection"] = _read_anomaly, lambda x: torch.set_anomaly_enabled(*x)
-    found["flushing"] = _flushes_denormals, torch.set_flush_denormal
-    checks = torch.sparse.check_sparse_tensor_invariants
-    found["sparse checks"] = (
-        checks.is_enabled,
-        lambda on: checks.enable() if on else checks.disable(),
+        settings.append(
+            Setting(
+                f"autocast on {device}",
+                bind(torch.is_autocast_enabled, device),
+                bind(torch.set_autocast_enabled, device),
+            )
+        )
+        settings.append(
+            Setting(
+                f"autocast's dtype on {device}",
+                bind(torch.get_autocast_dtype, device),
+                bind(torch.set_autocast_dtype, device),
+            )
+        )
+    settings.append(
+        Setting("default device", torch.get_default_device, _set_default_device)
     )
-    found["saved tensors hooks"] = _read_saved_hooks, _pop_saved_hooks
-    for name in _MODULE_HOOKS:
-        with contextlib.suppress(AttributeError):
-            hooks = getattr(torch.nn.modules.module, name)
-            found[name] = call(dict, hooks), call(_replace_items, hooks)
-    found["dispatch modes"] = torch._C._len_torch_dispatch_stack, _pop_dispatch_modes
-    found["function modes"] = torch._C._len_torch_function_stack, _pop_function_modes
-    found["NumPy errors"] = numpy.geterr, lambda kinds: numpy.seterr(**kinds)
-    found["collection"] = gc.isenabled, lambda on: gc.enable() if on else gc.disable()
-    found["collection thresholds"] = gc.get_threshold, lambda x: gc.set_threshold(*x)
-    found["thread switches"] = sys.getswitchinterval, sys.setswitchinterval
-    found["profile"] = lambda: (sys.getprofile(),), lambda x: sys.setprofile(*x)
-    return {name: pair for name, pair in found.items() if _can_be_read(pair[0])}
+    settings.append(Setting("anomaly mode", _read_anomaly, _set_anomaly))
+    return [setting for setting in settings if _can_be_read(setting)]
 
 
-def _read(getter: Callable[[], Any]) -> Any:
-    """Return a setting; None where this build of PyTorch has none, or cannot tell."""
+def _can_be_read(setting: Setting) -> bool:
     try:
-        return getter()
-    except (AttributeError, RuntimeError):
-        return None
-
-
-def _can_be_read(getter: Callable[[], Any]) -> bool:
-    try:
-        getter()
-    except (AttributeError, RuntimeError):
+        setting.read()
+    except (AttributeError, RuntimeError):  # not in this build of PyTorch
         return False
     return True
 
@@ -167,115 +134,165 @@ def _set_default_device(device: Any) -> None:
     torch.set_default_device(None if device.type == "cpu" else device)
 
 
-def _read_depth() -> int:
-    import torch
-
-    torch.autocast_increment_nesting()
-    return int(torch.autocast_decrement_nesting())
-
-
-def _set_depth(depth: int) -> None:
-    import torch
-
-    while torch.autocast_increment_nesting() <= depth:
-        pass
-    while torch.autocast_decrement_nesting() > depth:
-        pass
-
-
 def _read_anomaly() -> tuple[bool, bool]:
     import torch
 
     return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
 
 
-def _flushes_denormals() -> bool:
-    """Return whether this thread takes denormal numbers for zero: there is no getter.
+def _set_anomaly(modes: tuple[bool, bool]) -> None:
+    import torch
 
-    Python's own arithmetic obeys the thread, too, and no mode of PyTorch sees it.
+    torch.set_anomaly_enabled(*modes)
+
+
+def read_settings() -> dict[str, Any]:
+    """Return each setting's value by its name."""
+    return {setting.name: setting.read() for setting in list_settings()}
+
+
+def restore_settings(values: Mapping[str, Any]) -> None:
+    """Set all settings to these values; what already is so is not touched."""
+    import torch
+
+    for setting in list_settings():
+        if setting.read() != values[setting.name]:
+            setting.set(values[setting.name])
+    # Weights that one run has cast must not serve the next.
+    torch.clear_autocast_cache()
+
+
+# Random states
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and PyTorch's generators alike."""
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def read_random() -> dict[str, Any]:
+    """Return the states of all random generators."""
+    return {name: read() for name, (read, _) in _list_generators().items()}
+
+
+def restore_random(states: Mapping[str, Any]) -> None:
+    """Set random generators to states that were read."""
+    for name, (_, set_to) in _list_generators().items():
+        if name in states:
+            set_to(states[name])
+
+
+def _list_generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    import numpy
+    import torch
+
+    from kit import clock
+
+    found: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+        "python": (random.getstate, random.setstate),
+        "numpy": (numpy.random.get_state, numpy.random.set_state),
+        "cpu": (torch.get_rng_state, torch.set_rng_state),
+    }
+    if clock.find_initialised():
+        device = torch.get_device_module()
+        if hasattr(device, "get_rng_state_all"):
+            pair = device.get_rng_state_all, device.set_rng_state_all
+        else:
+            pair = device.get_rng_state, device.set_rng_state
+        found["accelerator"] = pair
+    return found
+
+
+# Modules and optimizers
+
+
+class Shared:
+    """The modules and optimizers that an experiment closes over; each exists once.
+
+    `put_back` loads the state that they had when this was made. Gradients, hooks and
+    training mode are left alone.
     """
-    return _SMALLEST * 1.0 == 0.0
+
+    def __init__(self, function: object, knobs: Mapping[str, object]) -> None:
+        self.owners = find_shared(function, knobs)
+        self._states = [copy.deepcopy(owner.state_dict()) for owner in self.owners]
+
+    def put_back(self) -> None:
+        """Load the states again."""
+        for owner, state in zip(self.owners, self._states, strict=True):
+            owner.load_state_dict(copy.deepcopy(state))
 
 
-def _replace_items(there: dict[Any, Any], wanted: dict[Any, Any]) -> None:
-    there.clear()
-    there.update(wanted)
+def find_shared(function: object, knobs: Mapping[str, object]) -> list[Any]:
+    """Return the modules and optimizers that a function closes over.
 
-
-def _read_saved_hooks() -> Any:
-    """Return the hooks on saved tensors that count now; () where there are none."""
-    import torch
-
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) or ()
-
-
-def _pop_saved_hooks(wanted: Any) -> None:
-    """Take off hooks that were left on, down to the wanted ones."""
-    import torch
-
-    while _read_saved_hooks() not in (wanted, ()):
-        torch._C._autograd._pop_saved_tensors_default_hooks()
-
-
-def _pop_dispatch_modes(wanted: int) -> None:
-    import torch
-
-    while torch._C._len_torch_dispatch_stack() > wanted:
-        torch._C._pop_torch_dispatch_stack(None)
-
-
-def _pop_function_modes(wanted: int) -> None:
-    import torch
-
-    while torch._C._len_torch_function_stack() > wanted:
-        torch._C._pop_torch_function_stack()
-
-
-# What no getter tells: whether a paused generator stands inside of a `with` block
-
-
-def is_inside_with(generator: Any) -> bool:
-    """Return whether a paused generator holds a `with` block open.
-
-    Its own, or one of a generator that it delegates to by `yield from`. A context on an
-    `ExitStack` is not seen.
-
-    >>> def read(path):
-    ...     with open(path) as file:
-    ...         yield from file
-    >>> lines = read(__file__)
-    >>> next(lines) and is_inside_with(lines)
-    True
+    Knobs count, and so do the reader's own functions and objects that it uses.
     """
-    while isinstance(generator, Generator):
-        frame = getattr(generator, "gi_frame", None)
-        if frame is None:
-            return False
-        if _is_position_inside_with(frame.f_code, frame.f_lasti):
-            return True
-        generator = generator.gi_yieldfrom
-    return False
+    from torch.nn import Module
+    from torch.optim import Optimizer
 
-
-@functools.lru_cache(maxsize=1000)
-def _is_position_inside_with(code: types.CodeType, position: int) -> bool:
-    """Return whether an exception raised here would leave a `with` block.
-
-    The table of exceptions names the innermost handler only; an outer one covers the
-    place where that one begins.
-    """
-    table = dis.Bytecode(code).exception_entries
-    instructions = list(dis.get_instructions(code))
-    numbers = {each.offset: number for number, each in enumerate(instructions)}
+    found = []
     visited = set()
-    while position not in visited:
-        visited.add(position)
-        for entry in table:
-            if entry.start <= position < entry.end:
-                first = numbers[entry.target]
-                handler = instructions[first : first + 3]
-                if any(each.opname == "WITH_EXCEPT_START" for each in handler):
-                    return True
-                position = entry.target
-                break
-    return False
+    ahead = [*knobs.values(), function]
+    while ahead:
+        value = ahead.pop()
+        if id(value) in visited:
+            continue
+        visited.add(id(value))
+        if isinstance(value, (Module, Optimizer)):
+            found.append(value)
+        else:
+            ahead += _list_parts(value)
+    return found
+
+
+def _list_parts(value: Any) -> list[Any]:
+    """Return what a value is made of, as far as it is the reader's own."""
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if inspect.ismethod(value):
+        return [value.__self__, value.__func__]
+    if inspect.isfunction(value):
+        return [*_list_names(inspect.unwrap(value))] if _is_readers(value) else []
+    if isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
+        return [*value]
+    if isinstance(value, dict) and len(value) <= _LONGEST:
+        return [*value.values()]
+    is_object = hasattr(value, "__dict__") and not isinstance(
+        value, (type, types.ModuleType)
+    )
+    if is_object and _is_readers(type(value)):
+        return [type(value).__call__, *vars(value).values()]
+    return []
+
+
+def _is_readers(thing: Any) -> bool:
+    """Return whether a function or a class is of no installed package."""
+    module = inspect.getmodule(thing)
+    file = getattr(module, "__file__", None) or ""
+    return not file.startswith(_INSTALLED)
+
+
+def _list_names(function: types.FunctionType) -> Iterator[Any]:
+    """Yield what a function's closure, defaults and global names stand for."""
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty cell: not assigned yet
+            yield cell.cell_contents
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for name in _list_global_names(function.__code__):
+        if name in function.__globals__:
+            yield function.__globals__[name]
+
+
+def _list_global_names(code: types.CodeType) -> Iterator[str]:
+    """Yield the names that a function looks up, and functions nested in it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _list_global_names(constant)

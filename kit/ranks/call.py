@@ -24,7 +24,6 @@ from IPython import get_ipython
 
 from kit import clock
 from kit.errors import ExperimentError, RankError
-from kit.progress import Progress, Stopped
 from kit.ranks.engines import Engines, name_ranks
 from kit.ranks.rank import Outcome, leave, perform, unpack
 
@@ -50,7 +49,6 @@ class Call:
     """A function that is called on some ranks at once; `name` stands in messages."""
 
     engines: Engines
-    progress: Progress
     members: tuple[int, ...]
     name: str
     _replies: dict[int, Any] = field(default_factory=dict)
@@ -62,13 +60,12 @@ class Call:
     ) -> list[Any]:
         """Run it, and return what each rank returned, in order.
 
-        Raises RankError where a rank fails or the ranks do not agree, and Stopped where
-        the progress is abandoned. After these and an interrupt nothing is left of it.
+        Raises RankError where a rank fails or the ranks do not agree. After that and an
+        interrupt nothing is left of it.
         """
         payload = self._pack((function, args, options))
         engines = self.engines
         engines.show(self.members)
-        self.progress.hear()
         try:
             for rank in self.members:
                 self._replies[rank] = engines.send(rank, perform, payload)
@@ -128,8 +125,6 @@ class Call:
             self._print()
             if is_ending:
                 continue
-            if self.progress.abandoned:
-                raise Stopped
             if self._has_failed():
                 return
             if self._outcomes:
@@ -152,7 +147,6 @@ class Call:
                 self._outcomes[rank] = self.engines.find_death(rank)
             else:
                 self._outcomes[rank] = Outcome("raised", error=str(error))
-            self.progress.hear()
 
     def _stop(self, patience: float) -> str:
         """End the call on all ranks; say what becomes of them.

@@ -26,7 +26,6 @@ import psutil
 from IPython import get_ipython
 
 from kit.errors import ExperimentError
-from kit.progress import Progress, take_turn
 from kit.ranks import clusters
 from kit.ranks import rank as there
 from kit.ranks.rank import Outcome
@@ -155,9 +154,7 @@ class Engines:
     def _before_cell(self, info: Any) -> None:
         """Get all ranks ready where a cell is about to run on them by itself."""
         if _PX.search(info.raw_cell or ""):
-            progress = Progress("%%px runs on the ranks", has_steps=False)
-            with progress, take_turn(progress):
-                self.show(self.ranks)
+            self.show(self.ranks)
 
     def _view(self, rank: int) -> Any:
         return self._client.direct_view(self._ids[rank])

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import datetime
 import faulthandler
+import functools
 import gc
 import hashlib
 import importlib.metadata
+import inspect
 import os
 import re
 import signal
@@ -31,12 +33,8 @@ from IPython import get_ipython
 from kit.errors import ExperimentError
 from kit.machine import find_cores
 from kit.measuring.experiment import Experiment
-from kit.measuring.failures import walk_causes
-from kit.measuring.run import Driver, drive
-from kit.measuring.source import inner_function
-from kit.measuring.variant import Variant
-from kit.progress import Progress
-from kit.records import Block
+from kit.measuring.records import Stretch
+from kit.measuring.run import Driver, Variant
 
 _KIT, _PYTHON = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
 #: What gloo, NCCL and the store say where another rank is missing or does otherwise.
@@ -165,9 +163,7 @@ def perform(me: int, payload: bytes) -> Outcome:
         _lend(function)
         return Outcome("returned", cloudpickle.dumps(function(*arguments, **options)))
     except BaseException as error:
-        # What the reader's code raised says more than what the kit made of it.
-        cause = error.__cause__ if isinstance(error, ExperimentError) else None
-        return _describe(cause or error)
+        return _describe(error)
 
 
 def unpack(file: str, make: Callable[..., Any], parts: Iterable[Any]) -> Any:
@@ -177,11 +173,23 @@ def unpack(file: str, make: Callable[..., Any], parts: Iterable[Any]) -> Any:
 
 def _lend(function: object) -> None:
     """Let a function of a cell find names of this rank that did not come with it."""
-    inner = inner_function(function)
+    inner = _find_function(function)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     if inner is not None and inner.__globals__ is not getattr(module, "__dict__", None):
         for name, value in get_ipython().user_ns.items():
             inner.__globals__.setdefault(name, value)
+
+
+def _find_function(function: object) -> Any:
+    """Return the plain function inside a partial, a method or a callable object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if inspect.ismethod(function):
+        function = function.__func__
+    if inspect.isfunction(function):
+        return inspect.unwrap(function)
+    call = type(function).__call__
+    return call if inspect.isfunction(call) else None
 
 
 def _describe(error: BaseException) -> Outcome:
@@ -230,11 +238,14 @@ def _is_victim(error: BaseException | None) -> bool:
     """Return whether an error, or one before it, came out of a collective."""
     import torch.distributed as dist
 
-    for each in walk_causes(error):
-        if isinstance(each, dist.DistError):
+    visited: set[int] = set()  # an error may be its own cause
+    while error is not None and id(error) not in visited:
+        if isinstance(error, dist.DistError):
             return True
-        if isinstance(each, RuntimeError) and _VICTIM.search(str(each)):
+        if isinstance(error, RuntimeError) and _VICTIM.search(str(error)):
             return True
+        visited.add(id(error))
+        error = error.__cause__ or error.__context__
     return False
 
 
@@ -244,7 +255,8 @@ def _is_victim(error: BaseException | None) -> bool:
 class RankDriver(Driver):
     """Drives what a run is on one rank; only the kernel starts it again."""
 
-    def _start_again(self) -> None:
+    def restart(self) -> None:
+        """Say that it has ended: only the kernel starts it again."""
         raise ExperimentError(
             f"{self.variant.call} ended after {self._steps_done} steps, while it was "
             "recorded.\nPut `while True:` around its loop."
@@ -257,36 +269,38 @@ class RankVariant(Variant):
     driver = RankDriver
 
 
-def begin_run(experiment: Experiment, knobs: Any, has_started: bool) -> list[str]:
-    """Make a run, which is not yet started; return the names of what it shares."""
+def begin_run(experiment: Experiment, knobs: Any) -> None:
+    """Make a run, which is not yet started."""
     import torch.distributed as dist
 
     _lend(experiment.own)
     variant = RankVariant(experiment, knobs)
     variant.may_be_empty = dist.get_world_size() > 1
-    variant.has_started = has_started
-    _Here.driver = drive(variant, 0, Progress(experiment.name))
-    _Here.driver.note_surroundings()
-    return variant.shared.names
+    _Here.driver = variant.drive(0)
+    _Here.driver.prepare()
 
 
-def start_run(seed: int) -> float | None:
-    """Start the generator, and run it to its first yield; return run seconds."""
+def start_run(seed: int) -> Stretch | None:
+    """Start the generator, and run it to its first yield; return that."""
     assert _Here.driver is not None
     return _Here.driver.start(seed)
 
 
 class TimedSteps(NamedTuple):
-    """Steps that were timed, and how many the run has made in all."""
+    """Steps that were timed, whether the run has ended, and all steps it has made."""
 
-    block: Block
+    stretch: Stretch
+    has_ended: bool
+    tail_seconds: float
     steps_done: int
 
 
 def time_steps(driver: Driver, count: int) -> TimedSteps:
-    """Time so many steps."""
-    block = driver.time(count)
-    return TimedSteps(block, driver._steps_done)
+    """Time so many steps, or those up to the generator's end."""
+    stretch = driver.advance(count)
+    return TimedSteps(
+        stretch, driver.has_ended, driver.tail_seconds, driver._steps_done
+    )
 
 
 def use_driver(function: Callable[[Driver], Any]) -> Any:
@@ -299,9 +313,9 @@ def use_driver(function: Callable[[Driver], Any]) -> Any:
 
 
 def close_run(because: BaseException | None) -> list[str]:
-    """Close the generator; return the child processes that had to be ended."""
+    """Close the generator; return what there is to note about the run."""
     driver, _Here.driver = _Here.driver, None
     if driver is None:
         return []
     driver.close(because)
-    return driver.variant.ended_children
+    return driver.variant.notes

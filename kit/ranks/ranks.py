@@ -6,32 +6,30 @@ import functools
 import math
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kit import figures
 from kit.errors import ExperimentError, RankError, naming
 from kit.machine import find_cores
-from kit.measuring.experiment import Experiment
-from kit.measuring.request import RANKS
-from kit.measuring.run import Driver
-from kit.measuring.shared import Shared
-from kit.measuring.variant import Variant
-from kit.progress import Progress, Stopped, take_turn
+from kit.measuring.experiment import RANKS, Experiment
+from kit.measuring.records import Stretch
+from kit.measuring.run import Driver, Variant
+from kit.measuring.settings import Shared
+from kit.mode import is_quick
 from kit.ranks import rank as there
 from kit.ranks.call import Call
 from kit.ranks.clusters import is_running
 from kit.ranks.engines import Engines, name_ranks
-from kit.records import Block
 
 #: So many ranks may share a core; where they have a cluster, nobody knows its cores.
 _MOST_PER_CORE = 4
 _MOST_ELSEWHERE = 10_000
-#: Blocks are longer than elsewhere: each is a call.
-_BLOCK_SECONDS = 0.1
-#: A complete run is timed in stretches of about so long, and can be stopped between.
-_STRETCH_SECONDS = 0.25
+#: Stretches are longer than elsewhere: each is a call.
+_STRETCH_SECONDS = 0.1
+#: Of a complete run, so many seconds are timed at once.
+_PART_SECONDS = 0.25
 _EQUAL_STEPS = "All ranks make equal steps: give each as much data, or let it yield 0."
 _engines: Engines | None = None
 
@@ -66,11 +64,8 @@ class Ranks:
         they have a `cluster`, all are closed, and the error says what to restart.
         """
         name = f"{getattr(function, '__name__', type(function).__name__)}()"
-        progress = Progress(f"{name} runs on ranks", has_steps=False)
-        progress.doing = "measuring"  # as Progress calls what needs no name
-        with progress, take_turn(progress):
-            call = Call(self._engines, progress, self._members, name)
-            return call.run(function, *args, **kwargs)
+        call = Call(self._engines, self._members, name)
+        return call.run(function, *args, **kwargs)
 
     def prepare(
         self, experiment: Experiment, knobs: Mapping[str, object]
@@ -144,17 +139,12 @@ def start_ranks(n: int, *, timeout: float = 25.0, cluster: Any = None) -> Ranks:
         if _engines is not None:
             again = "start_ranks() was called again, and there is one set at a time"
             _engines.close(again)
-        title = f"starting {_count(n, 'rank')}"
-        with Progress(title, has_steps=False) as progress:
-            progress.doing = "starting processes"
-            if cluster is not None:
-                progress.doing = "asking the cluster's engines"
-            _engines = Engines(n, cluster, timeout)
-            try:
-                _engines.start()
-            except BaseException:
-                _engines.close("they did not start")
-                raise
+        _engines = Engines(n, cluster, timeout)
+        try:
+            _engines.start()
+        except BaseException:
+            _engines.close("they did not start")
+            raise
     return Ranks(_engines, _engines.ranks)
 
 
@@ -207,23 +197,23 @@ class RanksDriver(Driver):
     variant: RanksVariant
     _is_closed = False
 
-    def note_surroundings(self) -> None:
+    def prepare(self) -> None:
         """Let the ranks make a run, each its own."""
-        self.is_idle = False
-        #: How many steps of a complete run are timed at once.
-        self._stretch = 1
         #: The epoch in which the ranks have this run; none yet.
         self._epoch = -1
-        variant = self.variant
-        names = self._ask(there.begin_run, *variant.sent, variant.has_started)
-        variant.shared.names = names[variant.members[0]]
-        variant.has_started = True
-        self._epoch = variant.engines.epoch
+        self._ask(there.begin_run, *self.variant.sent)
+        self._epoch = self.variant.engines.epoch
 
-    def start(self, seed: int) -> float | None:
+    def open(self, *, watch_memory: bool = False) -> Stretch:
+        """Start all; the memory of ranks is not watched."""
+        return super().open()
+
+    def start(self, seed: int) -> Stretch | None:
         """Start all generators, and run them to their first yield."""
+        self.has_ended = False
+        self._steps_since_start = 0
         try:
-            times = self._ask(there.start_run, seed)
+            firsts = self._ask(there.start_run, seed)
         except RankError as error:
             if error.ranks or not error.answers:
                 raise
@@ -231,54 +221,86 @@ class RanksDriver(Driver):
             late = [rank for rank in members if rank not in error.answers]
             what = f"{name_ranks(late)} came to no first `yield`, others did"
             raise self._unequal(what, error) from None
-        without = [rank for rank, seconds in times.items() if seconds is None]
-        if 0 < len(without) < len(times):
+        without = [rank for rank, first in firsts.items() if first is None]
+        if 0 < len(without) < len(firsts):
             raise self._unequal(f"{name_ranks(without)} ended before a first `yield`")
-        return None if without else max(times.values())
+        return None if without else self._join([*firsts.values()])
 
-    def time(self, count: int | None) -> Block:
-        """Time so many steps on all ranks, or, where count is None, a stretch of them.
+    def time(self, steps: int, seconds: float = 0.0) -> Stretch:
+        """Time so many steps on all ranks, and more until so much time is over."""
+        stretch = super().time(steps)
+        least = 0.0 if is_quick() else max(seconds, _STRETCH_SECONDS)
+        while stretch.seconds < least:
+            # Batches that were ready may have made the first steps very fast.
+            missing = (least - stretch.seconds) / (stretch.seconds / stretch.steps)
+            stretch.extend(super().time(max(1, min(int(missing), stretch.steps))))
+        return stretch
 
-        What all have handled is summed, and the slowest one's wall time counts: while a
-        rank waits for a core, others go on. Metrics are those of the first rank.
+    def has_queue(self) -> bool:
+        """Return whether the ranks have GPUs."""
+        facts = self.variant.engines.facts
+        return any(facts[rank]["device"] != "cpu" for rank in self.variant.members)
+
+    def advance(self, steps: float, seconds: float = 0.0) -> Stretch:
+        """Time so many steps on all ranks, or those up to the end of all.
+
+        What all have handled is summed, and the slowest one's time counts: while a rank
+        waits for a core, others go on. Metrics are those of the first rank.
         """
-        if self.progress.stopping:
-            raise Stopped
-        wanted = self._stretch if count is None else count
-        work = functools.partial(there.time_steps, count=wanted)
+        whole = Stretch()
+        part = 1
+        while whole.steps < steps and not self.has_ended:
+            count = part if steps == math.inf else int(steps)
+            stretch = self._advance_all(count)
+            whole.extend(stretch)
+            if stretch.steps:
+                fitting = count * _PART_SECONDS / max(stretch.seconds, 1e-9)
+                part = max(1, int(min(10 * count, fitting)))
+        return whole
+
+    def _advance_all(self, count: int) -> Stretch:
+        """Let all ranks make so many steps at once, fewer where they end."""
+        work = functools.partial(there.time_steps, count=count)
         try:
             timed = self._ask(there.use_driver, work)
         except RankError as error:
-            have_ended = [each.block.ended for each in error.answers.values()]
+            have_ended = [each.has_ended for each in error.answers.values()]
             if error.ranks or not any(have_ended):
                 raise
             raise self._unequal(self._tell_ends(error.answers), error) from None
-        blocks = [each.block for each in timed.values()]
-        if len({(block.steps, block.ended) for block in blocks}) > 1:
+        answers = [*timed.values()]
+        if len({(each.stretch.steps, each.has_ended) for each in answers}) > 1:
             raise self._unequal(self._tell_ends(timed))
-        block = blocks[0]
-        block.rank_seconds = [each.wall_seconds for each in blocks]
-        block.wall_seconds = max(block.rank_seconds)
-        block.seconds = block.wall_seconds
-        block.items = math.fsum(each.items for each in blocks)
-        if block.steps and not block.items:
+        self.has_ended = answers[0].has_ended
+        self.tail_seconds = max(each.tail_seconds for each in answers)
+        self._steps_done = answers[0].steps_done
+        stretch = self._join([each.stretch for each in answers])
+        self._steps_since_start += stretch.steps
+        if stretch.steps and not stretch.items:
             raise ExperimentError(
-                f"{self.variant.call} handled no items on any rank in {block.steps} "
+                f"{self.variant.call} handled no items on any rank in {stretch.steps} "
                 "steps.\nEach rank yields how many items it handled; one may yield 0, "
                 "all together must have some."
             )
-        self._steps_done = timed[self.variant.members[0]].steps_done
-        if count is None and block.steps:
-            fitting = wanted * _STRETCH_SECONDS / max(block.seconds, 1e-9)
-            self._stretch = max(1, int(min(10 * wanted, fitting)))
-        return block
+        return stretch
+
+    def _join(self, stretches: Sequence[Stretch]) -> Stretch:
+        """Return one stretch of those of all ranks."""
+        first = stretches[0]
+        return Stretch(
+            max(each.seconds for each in stretches),
+            math.fsum(each.items for each in stretches),
+            first.steps,
+            first.excluded_seconds,
+            first.metrics,
+        )
 
     def _tell_ends(self, timed: Mapping[int, there.TimedSteps]) -> str:
         """Say which ranks ended, after how many steps, and which did not."""
         parts = []
         others = []
         for rank in self.variant.members:
-            if rank in timed and timed[rank].block.ended:
+            if rank in timed and timed[rank].has_ended:
                 parts.append(f"rank {rank} ended after {timed[rank].steps_done} steps")
             else:
                 others.append(rank)
@@ -309,19 +331,27 @@ class RanksDriver(Driver):
             return
         self._is_closed = True
         hasty = KeyboardInterrupt() if isinstance(because, KeyboardInterrupt) else None
-        for names in self._ask(there.close_run, hasty).values():
-            self.variant.ended_children += names
+        for notes in self._ask(there.close_run, hasty).values():
+            for note in notes:
+                self.variant.note(note)
+
+    def look_around(self) -> None:
+        """Change nothing: it always runs alone."""
+
+    def find_children(self) -> dict[int, str]:
+        """Return none: what ranks start is not this process's."""
+        return {}
 
     def _ask(self, function: Callable[..., Any], *arguments: object) -> dict[int, Any]:
         """Let all ranks do the same; return their answers in order."""
-        answers = self.variant.ask(self.progress, function, *arguments)
+        answers = self.variant.ask(function, *arguments)
         return dict(zip(self.variant.members, answers, strict=True))
 
 
 class RanksVariant(Variant):
     """One experiment with one set of knobs on some ranks.
 
-    Its runs are sequential: it is never idle between its steps.
+    Its runs come one after the other.
     """
 
     driver = RanksDriver
@@ -337,13 +367,12 @@ class RanksVariant(Variant):
         super().__init__(experiment, {RANKS: len(ranks), **knobs})
         self.engines = ranks._engines
         self.members = ranks._members
-        self.block_seconds = _BLOCK_SECONDS
+        self.runs_alone = True
         self.sent = (experiment, dict(knobs))
-        self.shared = Shared([])  # what it closes over is sent with each run
+        # What it closes over is sent with each run.
+        self.shared = Shared(None, {})
 
-    def ask(
-        self, progress: Progress, function: Callable[..., Any], *arguments: object
-    ) -> list[Any]:
+    def ask(self, function: Callable[..., Any], *arguments: object) -> list[Any]:
         """Call a function on each rank; return what each returned."""
-        call = Call(self.engines, progress, self.members, f"{self.experiment.name}()")
+        call = Call(self.engines, self.members, f"{self.experiment.name}()")
         return call.run(function, *arguments)

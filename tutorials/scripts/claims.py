@@ -153,14 +153,14 @@ def judge_chapter(notebook: Path) -> tuple[list[Judged], list[str]]:
         why = f" (stale: {of_other_code})" if of_other_code else ""
         problems.append(
             f"{chapter}: no machine has a current recording of {sentence!r}{why}; "
-            "record it again, or, where only names have changed, run renew.py"
+            "record it again, or, where the same is measured, run adopt.py"
         )
     return judged, sorted(problems)
 
 
 def find_misplaced(path: Path, made: Recording) -> str:
     """Return why a recording may not judge this chapter's claims, or nothing."""
-    if any("quick" in trial.conditions for trial in made.trials):
+    if any(trial.outcome == "quick" for trial in made.trials):
         return "it is of quick mode, which judges nothing; record it without --quick"
     for trial in made.trials:
         if trial.machine.name != path.stem.split("__")[1]:

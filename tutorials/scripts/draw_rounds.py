@@ -10,14 +10,16 @@ import sys
 from kit.figures import Drawing
 
 ALT = (
-    "Round 0 sets up A, then B, and times blocks in the order A B B A; round 1 sets up "
-    "B, then A, and times B A A B. Two such rounds are a pair"
+    "Round 0 sets up A, then B, and times stretches in the order A B B A; round 1 sets "
+    "up B, then A, and times B A A B. Two such rounds are a pair"
 )
 
 
 def draw_rounds() -> Drawing:
-    """Draw a pair of rounds: who starts first, and whose block comes first, differs."""
-    title = "A pair of rounds: blocks take turns, and the second round swaps the order"
+    """Draw a pair of rounds: who starts first differs."""
+    title = (
+        "A pair of rounds: stretches take turns, and the second round swaps the order"
+    )
     drawing = Drawing(title, columns=13, rows=2.4, alt=ALT)
     roles = {"A": "baseline", "B": "measured"}
     for row, order in enumerate(("ABBA", "BAAB")):
@@ -27,7 +29,7 @@ def draw_rounds() -> Drawing:
             blocks.append((start, start + 1.4, f"set up {name}", "zone"))
         for number, name in enumerate(order):
             start = 3.2 + 2 * number
-            blocks.append((start, start + 1.9, f"block of {name}", roles[name]))
+            blocks.append((start, start + 1.9, f"time {name}", roles[name]))
         blocks.append((11.3, 13, "close both", "zone"))
         drawing.lane(row, f"round {row}", blocks)
     drawing.arrow((0, 2.3), (13, 2.3), "time")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from kit.journal import keep_journal
-from kit.measuring.comparison import Comparison
+from kit.measuring.records import Trial, listeners
+from kit.measuring.report import Comparison
 from kit.recording import Recording, write
-from kit.records import Trial
 
 #: From its import on.
-JOURNAL = keep_journal()
+JOURNAL: list[object] = []
+listeners.append(JOURNAL)
 
 
 def write_journal(path: str | os.PathLike[str]) -> None:

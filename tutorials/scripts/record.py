@@ -3,8 +3,7 @@
     python tutorials/scripts/record.py tutorials/00_start_here.ipynb
 
 The machine must be quiet: before and after each chapter, the README's loop is compared
-with itself. `--replay` draws reports and pictures again from what was recorded, without
-measuring. CONTRIBUTING.md says more, under "How to re-record".
+with itself. CONTRIBUTING.md says more, under "How to re-record".
 """
 
 from __future__ import annotations
@@ -29,12 +28,11 @@ from claims import judge_claim
 from fingerprints import fingerprint_claims, read_cells
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
-from pages import is_static, save_notebook, write_notebook
-from replay import find_recording, merge
+from pages import write_notebook
 
 from kit import compare
 from kit.errors import RecordingError
-from kit.measuring.ratio import Ratio
+from kit.measuring.verdict import Ratio
 from kit.recording import Recording, read, write
 
 #: Kept back from the time there is: to interrupt a cell and write down what was
@@ -60,11 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.pop(name, None)
     try:
         check_options(options)
-        if options.replay:
-            whole = [replay(path) for path in options.notebooks]
-        else:
-            recorder = Recorder(options)
-            whole = [recorder.record(path) for path in options.notebooks]
+        recorder = Recorder(options)
+        whole = [recorder.record(path) for path in options.notebooks]
     except RecordingError as error:
         warn(f"error: {error}")
         return 1
@@ -90,11 +85,6 @@ def read_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="try it in quick mode; no claim is judged by that",
     )
     parser.add_argument(
-        "--replay",
-        action="store_true",
-        help="measure nothing: draw reports and pictures again from the recording",
-    )
-    parser.add_argument(
         "--seconds",
         type=float,
         help="how long it may take in all; keep what was measured by then",
@@ -117,12 +107,6 @@ def warn(text: str) -> None:
 
 def check_options(options: argparse.Namespace) -> None:
     """Raise RecordingError where this would put half a result before readers."""
-    tries = options.quick or options.seconds or options.into or options.dry_run
-    if options.replay and tries:
-        raise RecordingError(
-            "--replay draws a chapter's own outputs again, at full length.\n"
-            "Leave out --quick, --seconds, --into and --dry-run."
-        )
     if options.quick and not (options.into or options.dry_run):
         raise RecordingError(
             "--quick runs everything shortly, which says nothing about speed.\n"
@@ -197,9 +181,6 @@ class Recorder:
         """Write the recording, then the notebook; say where."""
         into = self.options.into
         if made.trials and keeps_trials(path):
-            if self.options.quick:
-                for trial in made.trials:
-                    trial.conditions["quick"] = 1.0
             folder = into or path.parent / "recordings"
             tell(f"  {replace_recording(path, made, folder)}")
         target = path
@@ -304,9 +285,9 @@ class Client(NotebookClient):
 
 
 def run_notebook(
-    path: Path, environment: dict[str, str], deadline: float, before: str = ""
+    path: Path, environment: dict[str, str], deadline: float
 ) -> tuple[Recording, Any, bool]:
-    """Run all cells in a fresh kernel, after the code `before`.
+    """Run all cells in a fresh kernel.
 
     Return what was measured, the notebook, and whether it was cut: at the deadline the
     cell that runs is interrupted and no other begins.
@@ -320,7 +301,7 @@ def run_notebook(
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder) / "journal.json"
         last = f"journal.write_journal({str(journal)!r})"
-        notebook.cells.insert(0, nbformat.v4.new_code_cell(beside + before))
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(beside))
         notebook.cells.append(nbformat.v4.new_code_cell(last))
         client = Client(
             notebook,
@@ -347,37 +328,6 @@ def count_from_one(notebook: Any) -> None:
                 output.execution_count -= 1
 
 
-def replay(path: Path) -> bool:
-    """Draw a chapter's reports and pictures again; return whether all of it was.
-
-    Raises RecordingError where the chapter measures other code by now.
-    """
-    recorded = find_recording(path)
-    current = fingerprint_claims(path, read_cells(path))
-    for row in read(recorded).claims:
-        if row.get("fingerprint") != current.get(row["sentence"]):
-            raise RecordingError(
-                f"{path}: {recorded.name} belongs to other code: {row['sentence']!r}.\n"
-                "Record the chapter again."
-            )
-    before = f"import replay\nreplay.return_recorded({str(recorded.resolve())!r})"
-    environment, runs = make_environment(False), []
-    for number in (1, 2):
-        tell(f"replaying {path}, run {number} of 2 …")
-        _, notebook, _ = run_notebook(path, environment, math.inf, before)
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.outputs = [*filter(is_static, cell.outputs)]
-        name_cells(notebook)
-        runs.append(notebook)
-    stored = nbformat.read(path, as_version=4)
-    remarks = merge(stored, runs)
-    save_notebook(stored, path)
-    for remark in remarks:
-        tell(f"  {remark}")
-    return not any("has changed" in remark for remark in remarks)
-
-
 # Whether the machine is quiet
 
 
@@ -402,7 +352,7 @@ def compare_with_itself() -> Ratio:
     """
     torch.set_num_threads(1)
     twice = {"the README's loop": train, "the same loop": train}
-    return compare(twice, seconds=10.0, patient=True).ratio
+    return compare(twice, seconds=20.0).ratio
 
 
 def check_quiet() -> str:

@@ -11,7 +11,7 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="make the comparisons")
     run.add_argument("--out", type=Path, default=Path("build/calibration.jsonl"))
-    run.add_argument("--minutes", type=float, default=75.0)
+    run.add_argument("--minutes", type=float, default=80.0, help="at most")
     run.add_argument("--resume", action="store_true", help="go on with --out")
     judge = commands.add_parser("report", help="judge what was measured")
     judge.add_argument("raw", type=Path, help="what `run` wrote, or a stored result")

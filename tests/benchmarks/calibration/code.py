@@ -8,27 +8,8 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "tutorials" / "scripts
 
 from fingerprints import Measured, digest, parse, write
 
-#: The modules of the kit that decide what a number is.
-MEASURING = (
-    "clock",
-    "records",
-    "statistics",
-    "system",
-    "measuring/experiment",
-    "measuring/measurement",
-    "measuring/doubt",
-    "measuring/plan",
-    "measuring/quantity",
-    "measuring/rates",
-    "measuring/ratio",
-    "measuring/rounds",
-    "measuring/run",
-    "measuring/settings",
-    "measuring/shared",
-    "measuring/silence",
-    "measuring/state",
-    "measuring/variant",
-)
+#: What only shows results, which no number depends on.
+_SHOWS = "report.py"
 
 
 class _WithoutMessages(Measured):
@@ -44,8 +25,11 @@ class _WithoutMessages(Measured):
 
 def hash_measuring(folder):
     """Return a hash of what measures in a folder, without docstrings and messages."""
+    paths = [folder / "clock.py", folder / "system.py"]
+    paths += sorted((folder / "measuring").glob("*.py"))
     texts = []
-    for name in MEASURING:
-        tree = parse((folder / f"{name}.py").read_text("utf-8"))
-        texts.append(f"{name}: {write(_WithoutMessages().visit(tree))}")
+    for path in paths:
+        if path.name != _SHOWS:
+            tree = parse(path.read_text("utf-8"))
+            texts.append(f"{path.name}: {write(_WithoutMessages().visit(tree))}")
     return digest("\n".join(texts))

@@ -1,7 +1,7 @@
-"""What a fresh process does: the comparisons of one cell, one JSON line for each.
+"""What a fresh process does: a few comparisons of one cell, one JSON line for each.
 
 Started by `running` as `python -m calibration.measuring`, told what to do by one line
-of JSON. The neighbour is outside, where other people's processes are.
+of JSON. The neighbor is outside, where other people's processes are.
 """
 
 import functools
@@ -16,10 +16,10 @@ import torch
 from torch.utils.benchmark import Timer
 
 import kit
-from kit import clock
+from kit.measuring.compare import Request, compare_variants, make_variants
 
 from .peers import PEERS
-from .schedule import KIT, SEQUENTIAL, Job
+from .schedule import ALONE, KIT, Job
 from .works import ALLOCATIONS, BYTES, WORKS
 
 #: How often the kit and PyTorch's timer take turns on one piece of work.
@@ -27,7 +27,6 @@ _TURNS = 6
 
 
 def do(job):
-    torch.set_num_threads(job.threads)
     if job.kind == "agreement":
         return _agree(job)
     if job.kind == "allocation":
@@ -35,15 +34,24 @@ def do(job):
         added = trial.peak_memory_bytes or 0
         return {"value": added / BYTES, "ours": added, "theirs": BYTES}
     work = WORKS[job.work]
-    if job.method not in (KIT, SEQUENTIAL):
+    if job.method in PEERS:
         starts = [functools.partial(work, units=units) for units in job.units]
         outcome = PEERS[job.method](*starts, job.seconds)
         return dict(zip(("value", "low", "high", "verdict"), outcome, strict=True))
-    comparison = kit.compare(work, units=list(job.units), seconds=job.seconds)
+    compare = {KIT: kit.compare, ALONE: _compare_alone}[job.method]
+    comparison = compare(work, units=list(job.units), seconds=job.seconds)
     ratio = comparison.ratio
-    told = {name: getattr(ratio, name) for name in ("value", "low", "high", "verdict")}
-    setups = len(comparison.baseline.setup_seconds)
-    return {**told, "reason": ratio.reason, "setups": setups}
+    found = {name: getattr(ratio, name) for name in ("value", "low", "high", "verdict")}
+    starts = len(comparison.baseline.runs)
+    return {**found, "reason": ratio.reason, "starts": starts}
+
+
+def _compare_alone(work, *, seconds, units):
+    """Compare as the kit does where variants cannot take turns."""
+    variants = make_variants(work, None, {"units": units})
+    for variant in variants:
+        variant.runs_alone = True
+    return compare_variants(variants, Request(seconds=seconds))
 
 
 def _agree(job):
@@ -54,9 +62,7 @@ def _agree(job):
     counts slow steps in full.
     """
     generator = WORKS[job.work](units=job.units[0])
-    timer = Timer(
-        "next(generator)", globals={"generator": generator}, num_threads=job.threads
-    )
+    timer = Timer("next(generator)", globals={"generator": generator})
     seconds = job.seconds / (2 * _TURNS)
 
     def again():
@@ -79,30 +85,23 @@ def _agree(job):
 
 def record(job):
     """Make one comparison; return its line, with the error if there was one."""
-    usual, begun = clock.CLOCK, time.perf_counter()
-    usual_pause = clock.compute_in_pause
-    if not job.uses_delay:
-        clock.CLOCK = clock.Clock(uses_delay=False)
-    if job.method == SEQUENTIAL:  # as if something went on between the steps
-        clock.compute_in_pause = lambda seconds: seconds
+    begun = time.perf_counter()
     try:
         found = do(job)
     except Exception as error:  # one failure must not end a calibration of an hour
         found = {"error": f"{type(error).__name__}: {error}"}
-    finally:
-        clock.CLOCK = usual
-        clock.compute_in_pause = usual_pause
     spent = {"wall_seconds": time.perf_counter() - begun, "at": time.time()}
     return {**job.to_row(), **spent, **found}
 
 
 def main():
+    torch.set_num_threads(1)
     order = json.loads(sys.stdin.readline())
     parent = os.getppid()
     for fields in order["jobs"]:
         job = Job(**{**fields, "units": tuple(fields["units"])})
-        late = time.time() + job.expected_seconds > order["until"]
-        if late or os.getppid() != parent:
+        is_late = time.time() + job.expected_seconds > order["until"]
+        if is_late or os.getppid() != parent:
             return
         line = json.dumps(record(job))
         with open(order["out"], "a") as file:

@@ -1,8 +1,8 @@
-"""Neighbours: other people's processes that keep a core busy, from outside.
+"""Neighbors: other people's processes that keep a core busy, from outside.
 
-A neighbour is no child of the process that starts it, nor of the one that measures:
-what one's own children use counts as one's own cost. It ends with the `with` block, and
-also when the process that started it dies, for then the pipe that it reads is closed.
+A neighbor is no child of the process that starts it, nor of the one that measures: what
+one's own children use counts as one's own cost. It ends with the `with` block, and also
+when the process that started it dies, for then the pipe that it reads is closed.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import functools
 import subprocess
 import sys
 
-# Forks and leaves, so that the system adopts the neighbour. Its second thread waits for
+# Forks and leaves, so that the system adopts the neighbor. Its second thread waits for
 # the end of the pipe; its standard output says "ready", and by closing, that it ended.
 _NEIGHBOUR = """
 import os, random, sys, threading, time
@@ -43,17 +43,16 @@ def neighbour(longest_pause, before=0.0):
     ) as starter:
         assert starter.stdin is not None and starter.stdout is not None
         if starter.stdout.readline() != b"ready\n":
-            raise RuntimeError("the neighbour did not start")
-        starter.wait()  # it has left: the neighbour is nobody's child
+            raise RuntimeError("the neighbor did not start")
+        starter.wait()  # it has left: the neighbor is nobody's child
         try:
             yield
         finally:
             starter.stdin.close()
-            starter.stdout.read()  # ends when the neighbour has
+            starter.stdout.read()  # ends when the neighbor has
 
 
 CONDITIONS = {
     "quiet": contextlib.nullcontext,
     "busy": functools.partial(neighbour, 0.0),
-    "bursty": functools.partial(neighbour, 0.3),
 }

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 from scipy.stats import binomtest
 
-from kit import statistics
+from kit.measuring.verdict import SAME
 
-from .schedule import CONDITIONS, KIT, ONE_THREAD, PEERS, SEQUENTIAL
+from .schedule import ALONE, CONDITIONS, KIT, PEERS
+from .works import ONE_THREAD
 
 Row = Mapping[str, Any]
 
@@ -27,17 +28,6 @@ def is_call(row):
 
 def is_right(row):
     return row.get("verdict") == ("faster" if row["truth"] > 1 else "slower")
-
-
-def is_wrong(row):
-    near = 1 / statistics.SAME <= row["truth"] <= statistics.SAME
-    if row.get("verdict") == "same":
-        return not near
-    return is_call(row) and (near or not is_right(row))
-
-
-def is_open(row):
-    return row.get("verdict") == "cannot tell"
 
 
 def is_covered(row):
@@ -59,7 +49,7 @@ class Bar(NamedTuple):
     at_most: bool = False
 
     def chooses(self, row):
-        wanted = {"method": KIT, "threads": 1, "uses_delay": True, **self.selects}
+        wanted = {"method": KIT, **self.selects}
         return all(
             row.get(key) in (value if isinstance(value, tuple) else (value,))
             for key, value in wanted.items()
@@ -113,44 +103,37 @@ def _medians(rows):
     return joined
 
 
-_SAME, _POWER = {"kind": "same"}, {"kind": "power"}
-_KNOWN = {"kind": ("same", "truth"), "seconds": 2}
-_WALL, _THREADS = {"uses_delay": False}, {"threads": 2, "kind": ("same", "truth")}
-_PLACES = {"quiet or one neighbour": ("quiet", "busy"), "bursty neighbour": ("bursty",)}
-_TWO, _WALL_ONLY = "two threads beside a neighbour", "wall time only"
-_AGREES = "throughput within 2 % of torch.utils.benchmark, by work"
-_HOLDS = "peak memory within 5 % of what was allocated"
 BARS = (
     *(
         Bar(
             f"false alarms, A/A, 2 s, {where}",
             0.02,
             is_call,
-            {**_SAME, "seconds": 2, "condition": where},
+            {"kind": "same", "condition": where},
             at_most=True,
         )
         for where in CONDITIONS
     ),
-    *(
-        Bar("the interval holds the truth, 2 s", share, is_covered, _KNOWN)
-        for share in (0.93, 0.95)
+    Bar(
+        "the interval holds the truth",
+        0.95,
+        is_covered,
+        {"kind": ("same", "truth", "power")},
     ),
-    *(
-        Bar(
-            f"a true {words} is called, {seconds} s, {where}",
-            share,
-            is_right,
-            {**_POWER, "seconds": seconds, "condition": conditions},
-        )
-        for words, seconds, share in (("5 %", 5, 0.90), ("20 %", 2, 0.95))
-        for where, conditions in _PLACES.items()
+    Bar("a true 5 % is called, 5 s", 0.90, is_right, {"kind": "power", "seconds": 5}),
+    Bar("a true 20 % is called, 2 s", 0.95, is_right, {"kind": "power", "seconds": 2}),
+    Bar(
+        "throughput within 2 % of torch.utils.benchmark, by work",
+        1.0,
+        is_within(0.02),
+        {"kind": "agreement"},
     ),
-    Bar(f"{_WALL_ONLY}: false alarms, A/A, 5 s", 0.05, is_call, _SAME | _WALL, True),
-    Bar(f"{_WALL_ONLY}: a true 5 % is called, 30 s", 0.90, is_right, _POWER | _WALL),
-    Bar(f"{_TWO}: cannot tell", 0.95, is_open, _THREADS),
-    Bar(f"{_TWO}: wrong verdicts", 0.0, is_wrong, _THREADS, at_most=True),
-    Bar(_AGREES, 1.0, is_within(0.02), {"kind": "agreement"}),
-    Bar(_HOLDS, 1.0, is_within(0.05), {"kind": "allocation"}),
+    Bar(
+        "peak memory within 5 % of what was allocated",
+        1.0,
+        is_within(0.05),
+        {"kind": "allocation"},
+    ),
 )
 
 
@@ -165,8 +148,12 @@ def summarise(rows):
 def beyond_same(row):
     """Return a row judged by its interval and our zone of 2 % around "the same"."""
     low, high = row.get("low"), row.get("high")
-    known = low is not None and high is not None
-    return {**row, "verdict": statistics.judge_ratio(low, high) if known else None}
+    verdict = None
+    if low is not None and low > SAME:
+        verdict = "faster"
+    if high is not None and high < 1 / SAME:
+        verdict = "slower"
+    return {**row, "verdict": verdict}
 
 
 _COLUMNS = {
@@ -182,16 +169,13 @@ def compare_tools(rows):
     Peers appear twice: by their own verdict, and by their interval outside the ±2 %
     that we call the same. Coverage is over all comparisons of both other columns.
     """
-    asked = (("same", True, 2), ("power", False, 5))
+    asked = (("same", 2), ("power", 5))
     chosen = [
         row
         for row in rows
-        if row["threads"] == 1
-        and row["uses_delay"]
-        and (row["kind"], row["truth"] == 1, row["seconds"]) in asked
-        and (row["kind"] == "same" or row["work"] in ONE_THREAD)
+        if (row["kind"], row["seconds"]) in asked and row["work"] in ONE_THREAD
     ]
-    readings = [(KIT, KIT, dict), (SEQUENTIAL, SEQUENTIAL, dict)]
+    readings = [(KIT, KIT, dict), (ALONE, ALONE, dict)]
     for peer in PEERS:
         readings += [(peer, peer, dict), (f"{peer}, beyond 2 %", peer, beyond_same)]
     entries = []

@@ -14,9 +14,9 @@ from .schedule import KIT, PEERS, SCHEDULE, all_jobs
 FOLDER = Path(__file__).parent / "results"
 BEGIN, END = "<!-- calibration -->", "<!-- end of calibration -->"
 #: What is kept of a row; a row lacks those that its kind does not have.
-COLUMNS = ["name", "kind", "method", "condition", "work", "threads", "uses_delay"]
-COLUMNS += ["units", "truth", "seconds", "wall_seconds", "at", "value", "low", "high"]
-COLUMNS += ["verdict", "reason", "setups", "ours", "theirs", "error"]
+COLUMNS = ["name", "kind", "method", "condition", "work", "units", "truth", "seconds"]
+COLUMNS += ["wall_seconds", "at", "value", "low", "high", "verdict", "reason", "starts"]
+COLUMNS += ["ours", "theirs", "error"]
 
 
 def gather(raw):
@@ -32,7 +32,7 @@ def gather(raw):
     first = sessions[0]
     table = [[_compact(row.get(column)) for column in COLUMNS] for row in rows]
     result = {
-        "format": 1,
+        "format": 2,
         "machine": first["machine"]["name"]["value"],
         "date": datetime.date.fromtimestamp(first["at"]).isoformat(),
         "minutes": round(_minutes(sessions, rows), 1),

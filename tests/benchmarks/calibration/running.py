@@ -1,4 +1,4 @@
-"""Starts the neighbour and, beside it, a fresh process for each cell."""
+"""Starts the neighbor and, beside it, a fresh process for a few comparisons."""
 
 import contextlib
 import dataclasses
@@ -16,11 +16,11 @@ import kit
 
 from .code import hash_measuring
 from .neighbours import CONDITIONS
-from .schedule import all_jobs, batches, fit
+from .schedule import all_batches, all_jobs, expected_minutes
 
 _FOLDER, _ROOT = Path(__file__).parent, Path(kit.__file__).parents[1]
-#: A process that takes so many times as long as expected hangs.
-_HANGS = 5.0
+#: A process that takes so many times as long as expected hangs, loading not counted.
+_HANGS, _SECONDS_TO_LOAD = 5.0, 60.0
 
 
 def run(out, minutes, *, resume=False, keep=lambda job: True):
@@ -32,48 +32,52 @@ def run(out, minutes, *, resume=False, keep=lambda job: True):
     """
     if out.exists() and not resume:
         raise FileExistsError(f"{out} is there: say --resume, or take another name")
-    sessions, rows = read(out)
-    done = {row["name"] for row in rows if "error" not in row}
-    jobs = [job for job in all_jobs() if keep(job)]
-    if sessions:  # what was chosen the first time stays the choice
-        share = sessions[0]["share"]
-        jobs = [job for job in jobs if job.rank < share and job.name not in done]
-    else:
-        jobs, share = fit(jobs, minutes)
+    done = {row["name"] for row in read(out)[1] if "error" not in row}
     out.parent.mkdir(parents=True, exist_ok=True)
     begun = time.time()
     until = begun + 60 * minutes
-    session = {"session": {**find_provenance(), "at": begun, "share": share}}
     with open(out, "a") as file:
+        session = {"session": {**find_provenance(), "at": begun}}
         file.write(json.dumps(session) + "\n")
-    print(f"{len(jobs)} comparisons, {100 * share:.0f} % of what was chosen, to {out}")
-    for batch in batches(jobs, share):
-        if time.time() > until:
+    print(
+        f"{len(all_jobs())} comparisons, of which {len(done)} are done, to {out}; all "
+        f"of them take about {expected_minutes():.0f} minutes"
+    )
+    for batch in all_batches():
+        jobs = [job for job in batch if keep(job) and job.name not in done]
+        left = until - time.time()
+        if left <= 0:
             print("the time is over; --resume goes on")
             break
-        first, left = batch[0], (until - time.time()) / 60
-        cell = f"{first.condition}, {first.work}, {first.threads} thread(s)"
-        print(f"{left:5.1f} min left: {len(batch)} of {cell}")
-        with CONDITIONS[first.condition]():
-            _measure(batch, out, until)
+        if jobs:
+            cell = f"{jobs[0].condition}, {jobs[0].work}"
+            print(f"{left / 60:5.1f} min left: {len(jobs)} of {cell}", flush=True)
+            with CONDITIONS[jobs[0].condition]():
+                _measure(jobs, out, until)
 
 
-def _measure(batch, out, until):
+def _measure(jobs, out, until):
     paths = [str(_FOLDER.parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     environment.pop("KIT_QUICK", None)
-    jobs = [dataclasses.asdict(job) for job in batch]
-    order = json.dumps({"out": str(out.resolve()), "until": until, "jobs": jobs})
-    limit = 60 + _HANGS * sum(job.expected_seconds for job in batch)
+    environment["KIT_STATIC"] = "1"  # no bars in the log
+    rows = [dataclasses.asdict(job) for job in jobs]
+    order = json.dumps({"out": str(out.resolve()), "until": until, "jobs": rows})
+    limit = _SECONDS_TO_LOAD + _HANGS * sum(job.expected_seconds for job in jobs)
+    limit = min(limit, max(until - time.time(), 0.0))
     with open(out.with_suffix(".log"), "ab") as log:
-        command = [sys.executable, "-m", f"{_FOLDER.name}.measuring"]
-        ends = {"stdin": subprocess.PIPE, "stdout": log, "stderr": log}
-        own = {"env": environment, "start_new_session": True}
-        process = subprocess.Popen(command, **ends, **own)
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"{_FOLDER.name}.measuring"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
         try:
             process.communicate(order.encode() + b"\n", timeout=limit)
         except subprocess.TimeoutExpired:
-            print(f"  it hung for {limit:.0f} s and was ended")
+            print(f"  it was ended after {limit:.0f} s")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

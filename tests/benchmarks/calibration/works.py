@@ -5,9 +5,7 @@ step costs besides is below 0.2 % of it from 20 units on. Set-up allocates, and 
 step yields 1. None of this sets a thread count: whoever measures does.
 """
 
-import contextlib
 import mmap
-import multiprocessing
 import time
 
 import torch
@@ -17,10 +15,9 @@ from torch.utils.data import DataLoader, Dataset
 _SIDE = 160  # three matrices stay in a core's own cache
 _FLOATS = 1 << 19  # three vectors of 2 MiB do not
 _ADDITIONS = 4000
-_THREADS_SIDE = 320
 #: Handing over a batch costs as much as half a unit: it must hold many.
 _ITEMS_PER_BATCH = 16
-#: In whole pages; so much that what a fork itself costs, some megabytes, is small.
+#: In whole pages.
 BYTES = 400 * 1000 * 1000 // mmap.PAGESIZE * mmap.PAGESIZE
 
 
@@ -32,15 +29,11 @@ def repeat(unit, units):
         yield 1
 
 
-def matmul(*, units=20, side=_SIDE):
+def matmul(*, units=20):
     """Multiply small matrices."""
-    a, b, out = torch.rand(side, side), torch.rand(side, side), torch.empty(side, side)
+    a, b = torch.rand(_SIDE, _SIDE), torch.rand(_SIDE, _SIDE)
+    out = torch.empty(_SIDE, _SIDE)
     yield from repeat(lambda: torch.mm(a, b, out=out), units)
-
-
-def matmul_threads(*, units=20):
-    """Multiply matrices that are large enough for several threads."""
-    yield from matmul(units=units, side=_THREADS_SIDE)
 
 
 def memory(*, units=20):
@@ -92,7 +85,7 @@ def loader(*, units=20):
 
 #: Work that one thread does, and work that worker processes do.
 ONE_THREAD = {"matmul": matmul, "memory": memory, "python": python}
-WORKS = {**ONE_THREAD, "loader": loader, "matmul_threads": matmul_threads}
+WORKS = {**ONE_THREAD, "loader": loader}
 
 # A known number of bytes
 
@@ -103,41 +96,17 @@ def rest():
         yield 1
 
 
-def tensor():
-    """Fill one tensor."""
+def kept():
+    """Fill one tensor and keep it."""
     filled = torch.ones(BYTES, dtype=torch.uint8)
     for _ in rest():
         yield len(filled)
 
 
-def workers():
-    """Let two child processes fill half of the bytes each, of their own."""
-    with _children(lambda: bytearray(b"1") * (BYTES // 2)):
-        yield from rest()
+def freed():
+    """Fill one tensor and free it before the first step."""
+    torch.ones(BYTES, dtype=torch.uint8)
+    yield from rest()
 
 
-def shared_pages():
-    """Fill shared memory that two child processes read as well."""
-    memory = mmap.mmap(-1, BYTES)  # shared with whoever is forked from here
-    filled = torch.frombuffer(memory, dtype=torch.uint8)
-    filled.fill_(1)
-    with _children(filled.numpy().max):
-        yield from rest()
-
-
-@contextlib.contextmanager
-def _children(act):
-    """Let two processes do something and live until the end of the context."""
-    context, kept = multiprocessing.get_context("fork"), []
-    ready = context.Barrier(3)
-
-    def begin():
-        kept.append(act())
-        ready.wait(60)
-
-    with context.Pool(2, begin):
-        ready.wait(60)  # an error where a child process did not fill its memory
-        yield
-
-
-ALLOCATIONS = {"tensor": tensor, "workers": workers, "shared_pages": shared_pages}
+ALLOCATIONS = {"kept": kept, "freed": freed}
