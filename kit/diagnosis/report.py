@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,17 @@ _ONCE = (
     "samples = [dataset[i] for i in range(len(dataset))]  # once, if memory allows; "
     "random transforms on batches"
 )
+
+
+@dataclass(frozen=True, repr=False)
+class Verification(Comparison):
+    """A comparison of a loop with its repaired one, and what was predicted."""
+
+    finding: str = ""
+
+    def sentence(self, label: str | None = None) -> str:
+        """Return what the repair saves, and what was predicted."""
+        return self.finding
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,16 +216,15 @@ class Diagnosis:
         """Measure whether a repaired experiment gains what was predicted.
 
         It is compared with the diagnosed one, over several runs of each, with the same
-        knobs where it has them. The title of the Comparison says what was predicted.
+        knobs where it has them. The first sentence says what was predicted.
         """
         with naming("verify()"):
             repaired = resolve(fixed)
-            free = repaired.defaults.keys() - repaired.fixed.keys()
-            takes_any = repaired.open_ended
-            own = {k: v for k, v in self.knobs.items() if takes_any or k in free}
+            parameters = inspect.signature(repaired.function).parameters
+            takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+            own = {k: v for k, v in self.knobs.items() if takes_any or k in parameters}
             repaired.bind(own)
-        knobs = {k: v for k, v in self.knobs.items() if k not in self.experiment.fixed}
-        before = functools.partial(self.experiment.function, **knobs)
+        before = functools.partial(self.experiment.function, **self.knobs)
         names = {"before": before, "repaired": functools.partial(fixed, **own)}
         found = compare(names, seconds=seconds)
         ratio = found.ratio
@@ -226,7 +237,7 @@ class Diagnosis:
         elif ratio.verdict == "slower":
             title = f"The repair costs time, it saves {gained}"
         title += f"; predicted: {predicted or 'nothing'}"
-        return dataclasses.replace(found, title=title)
+        return Verification(found.trials, found.labels, finding=title)
 
     def _list_shown(self) -> list[tuple[str, Saving]]:
         """Return names of causes and repairs with what they save, the most first."""

@@ -27,9 +27,7 @@ from kit.measuring.verdict import LEAST_PAIRS, MEMORY, QUANTITIES, SPEED
 from kit.mode import is_quick
 from kit.progress import Progress
 
-#: The budget is split into so many pairs of rounds, if starts are cheap.
-_PLANNED_PAIRS = 10
-#: So many may take three times the budget.
+#: The budget is split into so many pairs of rounds; they may take three times as long.
 _WANTED_PAIRS, _MOST_OVER = 5, 3.0
 #: A run is timed for a quarter of the time that its start takes at least. One that
 #: takes no turns may have loader workers, whose queue was full when it began.
@@ -400,7 +398,7 @@ class _Rates:
 
     def _count_seconds(self) -> float:
         """Return how long a run is timed: its share of the budget pays its start."""
-        share = self.seconds / (_PLANNED_PAIRS * self._list_runs())
+        share = self.seconds / (_WANTED_PAIRS * self._list_runs())
         least = _SHARE_OF_START * self.start_seconds
         return max(share - self.start_seconds, least, STRETCH_SECONDS)
 

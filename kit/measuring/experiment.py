@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import dis
 import functools
 import inspect
 import itertools
@@ -115,7 +116,7 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
             "Pass the function itself, which says `yield n` after each step: a "
             "generator cannot be restarted."
         )
-    if inspect.isfunction(inner) and not _may_return_a_generator(inner):
+    if inspect.isfunction(inner) and not _returns_something(inner):
         raise ExperimentError(
             f"{label} has no `yield`, so it is no experiment.\n"
             "Say `yield n` in its loop where n items are done."
@@ -125,18 +126,19 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     return Experiment(experiment, label, title)  # type: ignore[arg-type]
 
 
-def _may_return_a_generator(function: Any) -> bool:
-    """Return whether a plain function yields, or can hand on what another one yields.
+def _returns_something(function: Any) -> bool:
+    """Return whether a plain function yields, or returns more than None.
 
-    A loop without its `yield` is the commonest mistake. To call it to find out would
-    run the whole training. A lambda, and what is decorated, returns something.
+    A loop without its `yield` is the commonest mistake, and to call it to find out
+    would run the whole training. What returns something may return a generator.
     """
-    inside = inspect.unwrap(function)
-    if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(inside):
+    if inspect.isgeneratorfunction(function):
         return True
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return False
-    return function.__name__ == "<lambda>" or inside is not function
+    for before, after in itertools.pairwise(dis.get_instructions(function)):
+        is_none = before.opname == "LOAD_CONST" and before.argval is None
+        if after.opname == "RETURN_VALUE" and not is_none:
+            return True
+    return False
 
 
 def describe(name: str, knobs: Mapping[str, object]) -> str:

@@ -190,7 +190,6 @@ class Driver:
         variant.shared.put_back()
         seed_everything(seed)
         self.has_ended = False
-        self._steps_since_start = 0
         first = Stretch()
         clock.synchronize()
         begun = clock.CLOCK.wall()
@@ -207,6 +206,7 @@ class Driver:
         if value is not None:
             self._take(value, first)
             _read_metrics(first)
+        self._steps_since_start = 0
         return first
 
     def warm_up(self) -> None:

@@ -37,22 +37,6 @@ _FUNCTIONS = {
         "set_float32_matmul_precision",
     ),
     "autocast cache": ("is_autocast_cache_enabled", "set_autocast_cache_enabled"),
-    "flash attention": (
-        "backends.cuda.flash_sdp_enabled",
-        "backends.cuda.enable_flash_sdp",
-    ),
-    "efficient attention": (
-        "backends.cuda.mem_efficient_sdp_enabled",
-        "backends.cuda.enable_mem_efficient_sdp",
-    ),
-    "math attention": (
-        "backends.cuda.math_sdp_enabled",
-        "backends.cuda.enable_math_sdp",
-    ),
-    "cuDNN attention": (
-        "backends.cuda.cudnn_sdp_enabled",
-        "backends.cuda.enable_cudnn_sdp",
-    ),
 }
 #: Flags under `torch`; the general precision comes before those that inherit it.
 _FLAGS = (
@@ -92,6 +76,12 @@ def list_settings() -> list[Setting]:
     settings = []
     for name, (read, write) in _FUNCTIONS.items():
         settings.append(Setting(name, find(read)(torch), find(write)(torch)))
+    for kind in ("flash", "mem_efficient", "math", "cudnn"):
+        read = f"backends.cuda.{kind}_sdp_enabled"
+        write = f"backends.cuda.enable_{kind}_sdp"
+        settings.append(
+            Setting(f"{kind} attention", find(read)(torch), find(write)(torch))
+        )
     for path in _FLAGS:
         module, _, flag = path.rpartition(".")
         owner = find(module)(torch)

@@ -1,11 +1,12 @@
 """Adopt recordings: say that they belong to the code of a chapter as it is now.
 
-    python tutorials/scripts/adopt.py tutorials/02_profiling.ipynb …
+    git worktree add ../before HEAD
+    python tutorials/scripts/adopt.py ../before tutorials/02_profiling.ipynb …
 
 For a change of code that measures what was measured before, such as another name in the
-kit: it stamps the chapter's current fingerprints on its recordings and on its stored
-outputs, and prints each stamp that was another one before. Whoever runs it answers for
-that. Anything else needs a new recording.
+kit: where a recording belonged to the chapter as it was before, it stamps the chapter's
+current fingerprints on it and on the stored outputs, and prints each. What was stale
+stays stale. Whoever runs it answers for that; anything else needs a new recording.
 """
 
 from __future__ import annotations
@@ -24,31 +25,37 @@ from kit.recording import compute_checksum
 
 def main(arguments: Sequence[str]) -> int:
     """Adopt the recordings and outputs of these notebooks; return the exit status."""
-    for path in map(Path, arguments):
-        for line in [*adopt_recordings(path), *adopt_outputs(path)]:
+    before, *notebooks = map(Path, arguments)
+    for path in notebooks:
+        for line in [*adopt_recordings(path, before / path), *adopt_outputs(path)]:
             print(line)
     return 0
 
 
-def adopt_recordings(notebook: Path) -> Iterator[str]:
-    """Stamp the claims of all recordings of a chapter; yield what was changed."""
+def adopt_recordings(notebook: Path, before: Path) -> Iterator[str]:
+    """Stamp the claims of all recordings of a chapter; yield what was changed.
+
+    `before` is the notebook in the tree to which the recordings belong.
+    """
     current = fingerprint_claims(notebook, read_cells(notebook))
+    known = fingerprint_claims(before, read_cells(before))
     folder = notebook.parent / "recordings"
     for path in sorted(folder.glob(f"{notebook.stem}__*.json")):
         text = path.read_text(encoding="utf-8")
         content = json.loads(text)
-        before = content["checksum"]
+        checksum = content["checksum"]
         for row in content["claims"]:
-            old, new = row.get("fingerprint"), current.get(row["sentence"])
+            sentence = row["sentence"]
+            old, new = known.get(sentence), current.get(sentence)
             if old is None or new is None or old == new:
                 continue
-            row["fingerprint"] = new
+            if row.get("fingerprint") != old:
+                continue
             stamp, other = (f'"fingerprint": "{each}"' for each in (old, new))
             text = text.replace(stamp, other)
-            yield f"{path.name}: {row['sentence']!r}: {old} → {new}"
+            yield f"{path.name}: {sentence!r}: {old} → {new}"
         # Of several claims in one cell, the stamps are one.
-        content = json.loads(text)
-        text = text.replace(before, compute_checksum(content))
+        text = text.replace(checksum, compute_checksum(json.loads(text)))
         path.write_text(text, encoding="utf-8")
 
 

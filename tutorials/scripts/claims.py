@@ -27,7 +27,7 @@ END = "<!-- end of claims -->"
 
 
 class Judged(NamedTuple):
-    """One claim of one recording, judged from its raw blocks."""
+    """One claim of one recording, judged from its raw runs."""
 
     chapter: str
     machine: str
@@ -169,7 +169,7 @@ def find_misplaced(path: Path, made: Recording) -> str:
 
 
 def judge_claim(made: Recording, row: dict[str, Any], *, judged: bool = True) -> Claim:
-    """Judge a recorded claim anew, from the raw blocks of its comparison."""
+    """Judge a recorded claim anew, from the raw runs of its comparison."""
     others = "comparison", "label", "fingerprint"
     fields = {k: v for k, v in row.items() if k not in others}
     try:
