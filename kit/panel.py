@@ -8,13 +8,13 @@ shown.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import html
-import inspect
-import itertools
+import math
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from kit.measuring import compare as measuring
 from kit.measuring.experiment import RANKS, Choice, list_choices
 from kit.measuring.records import Trial, tell_listeners
 from kit.measuring.report import Comparison
-from kit.measuring.run import make_trial
+from kit.measuring.run import Variant, make_trial
 from kit.measuring.verdict import SPEED
 from kit.mode import is_static
 
@@ -33,24 +33,18 @@ Model = Callable[..., float]
 
 #: Run all measures so many choices at most: more take long, and nobody reads them.
 _MOST_CHOICES = 6
-#: A picture has so many lines at most; beyond that bars are clearer.
-_MOST_LINES = 3
 #: Run all takes as long as so many Runs for each choice beside the baseline.
 _RUNS_PER_CHALLENGER = 2.0
 #: Names with so many letters in all fit side by side, as buttons.
 _MOST_LETTERS = 40
-#: What was pressed during a run arrives so soon after it, and is refused.
+#: The second press of a double click arrives so soon after a run, and is refused.
 _SECONDS_TO_ARRIVE = 0.2
 _RUNNING = "<p role='status'>Running; to stop it, interrupt the kernel (■).</p>"
-_STOPPED = "<p role='status'>Stopped; a comparison keeps the rounds that it made.</p>"
+_STOPPED = "<p role='status'>Stopped; {} was measured until then.</p>"
 
 
 class Panel:
-    """Controls for an experiment's choices, and what was measured of them.
-
-    `run(**knobs)` measures one choice and `run_all()` compares the first six, from code
-    as from the buttons. `trials` are all trials so far, `comparison` is the latest one.
-    """
+    """Controls for an experiment's choices, and what was measured of them."""
 
     def __init__(
         self,
@@ -59,53 +53,24 @@ class Panel:
         predict: Model | None,
         title: str | None,
     ) -> None:
-        self.trials: list[Trial] = []
-        self.comparison: Comparison | None = None
         self._asked = asked
         self._request = request
-        self._shown = {"of": request.of, "within": request.within, "unit": request.unit}
         self._predict = predict
         self._title = title
-        choices = list_choices(*asked)
-        self._few = choices[:_MOST_CHOICES]
+        #: Every combination, in the order of the lists.
+        self._choices = list_choices(*asked)
+        self._few = self._choices[:_MOST_CHOICES]
         self._lists = _name_lists(*asked)
-        numbers = [range(len(values)) for values in self._lists.values()]
-        #: Each choice by its number in each list.
-        self._choices = dict(zip(itertools.product(*numbers), choices, strict=True))
-        self._defaults = _find_defaults(choices[0], self._lists)
-        self._x = _find_axis(self._lists, len(choices))
-        #: What came of the latest run, and is shown; of one choice it has one trial.
+        #: What came of the latest run; of one choice it has one trial.
         self._latest: Comparison | None = None
-        self._is_running = False
         self._widget: Any = None
         self._prediction = self._draw_prediction()
 
-    def run(self, **knobs: object) -> Trial:
-        """Measure one choice and return its trial; what is left out is at its default.
-
-        Raises ExperimentError for what cannot be chosen.
-        """
-        numbers = dict(self._defaults)
-        for knob, value in knobs.items():
-            number = _find(self._lists.get(knob, ()), value)
-            if number is None:
-                raise ExperimentError(
-                    f"Panel.run(): {knob}={format_value(value)} cannot be chosen here."
-                    f"\nIts choices: {self._lists}. Name it in explore({knob}=[…])."
-                )
-            numbers[knob] = number
-        return self._measure(self._choices[tuple(numbers.values())])
-
-    def _measure(self, choice: Choice) -> Trial:
-        variant = measuring.make_variant(choice)
-        request = self._request
-        trial = measuring.measure_variant(
-            variant, request.seconds, request.repeats, request.of
-        )
-        tell_listeners(trial)
-        self.trials.append(trial)
-        self._latest = Comparison([trial], [choice.label], **self._shown)
-        return trial
+    @property
+    def result(self) -> Trial | Comparison | None:
+        """What came of the latest run: a Trial of Run, a Comparison of Run all."""
+        made = self._latest
+        return made.baseline if made and len(made.trials) == 1 else made
 
     def run_all(self) -> Comparison:
         """Compare the first six choices in rounds; the first is the baseline.
@@ -121,21 +86,38 @@ class Panel:
         try:
             made = measuring.compare_variants(variants, request)
         except KeyboardInterrupt as interrupt:
-            if hasattr(interrupt, "comparison"):
-                self._keep(interrupt.comparison)
+            self._latest = getattr(interrupt, "comparison", None)
             raise
         tell_listeners(*made.trials, made)
-        self._keep(made)
+        self._latest = made
         return made
 
-    def _keep(self, made: Comparison) -> None:
-        self.trials += made.trials
-        self.comparison = self._latest = made
+    def _run(self, choice: Choice) -> None:
+        """Measure one choice; whatever stops it, the runs until then are kept."""
+        variant = measuring.make_variant(choice)
+        request = self._request
+        effort = request.seconds, request.repeats, request.of
+        try:
+            measuring.measure_variant(variant, *effort)
+        except BaseException:
+            variant.outcome = "stopped"
+            made = self._put_together([variant])
+            self._latest = None if math.isnan(made.show(made.baseline)[0]) else made
+            raise
+        self._latest = self._put_together([variant])
+        tell_listeners(self._latest.baseline)
+
+    def _put_together(self, variants: Sequence[Variant]) -> Comparison:
+        request = self._request
+        is_complete = request.seconds is None
+        trials = [make_trial(each, complete_runs=is_complete) for each in variants]
+        labels = [variant.label for variant in variants]
+        return Comparison(trials, labels, request.of, request.within, request.unit)
 
     # What it shows
 
     def __repr__(self) -> str:
-        names = dict.fromkeys(each.experiment.name for each in self._choices.values())
+        names = dict.fromkeys(choice.experiment.name for choice in self._choices)
         return f"Panel of {', '.join(names)}: {', '.join(self._lists) or 'no choices'}"
 
     def _ipython_display_(self) -> None:
@@ -143,8 +125,10 @@ class Panel:
 
         if is_static():
             # Without a kernel, a widget in a stored notebook is an error message.
-            measure = self.run_all if len(self._few) > 1 else self.run
-            measure()
+            if len(self._few) > 1:
+                self.run_all()
+            else:
+                self._run(self._few[0])
             shown = {"text/html": self._write() + self._count_choices()}
         else:
             self._widget = self._widget or self._build()
@@ -158,20 +142,18 @@ class Panel:
             return self._prediction
         if len(made.trials) == 1:
             words = f"<pre>{html.escape(repr(made.baseline))}</pre>"
-            return self._draw(made, None, made.labels[0]) + words
-        return self._draw(made, self._x, self._title) + made._repr_html_()
+            return self._draw(made, made.labels[0]) + words
+        return self._draw(made, self._title) + made._repr_html_()
 
     def _draw_prediction(self) -> str:
         """Draw trials without runs, with what is predicted of them."""
         if self._predict is None:
             return ""
         variants = [measuring.make_variant(choice) for choice in self._few]
-        trials = [make_trial(each, complete_runs=False) for each in variants]
-        labels = [choice.label for choice in self._few]
-        made = Comparison(trials, labels, **self._shown)
-        return self._draw(made, self._x, "Predicted")
+        return self._draw(self._put_together(variants), "Predicted")
 
-    def _draw(self, made: Comparison, x: str | None, title: str | None) -> str:
+    def _draw(self, made: Comparison, title: str | None) -> str:
+        x = _find_axis([trial.knobs for trial in made.trials])
         figure: Any = made.plot(x, self._predict, title).figure
         return figures.to_html(figure, figure.alt)
 
@@ -188,13 +170,13 @@ class Panel:
         """Make the widgets, whose buttons call this panel."""
         import ipywidgets as widgets
 
-        controls = [
-            _make_control(name, values, self._defaults[name])
-            for name, values in self._lists.items()
-        ]
+        controls = [_make_control(*each) for each in self._lists.items()]
 
         def run() -> None:
-            self._measure(self._choices[tuple(each.index for each in controls)])
+            number = 0
+            for control in controls:
+                number = number * len(control.options) + control.index
+            self._run(self._choices[number])
 
         one = widgets.Button(description="Run", button_style="primary")
         every = widgets.Button(description="Run all")
@@ -204,25 +186,26 @@ class Panel:
         self._status = widgets.HTML(self._count_choices())
         self._output = widgets.Output()
         if page := self._write():
-            bundle = {"text/html": page, "text/plain": ""}
-            kind = {"output_type": "display_data", "metadata": {}}
-            self._output.outputs = ({**kind, "data": bundle},)
-        title = widgets.HTML(f"<b>{html.escape(self._few[0].experiment.title)}</b>")
+            data = {"text/html": page, "text/plain": ""}
+            shown = {"output_type": "display_data", "data": data, "metadata": {}}
+            self._output.outputs = (shown,)
+        titles = dict.fromkeys(choice.experiment.title for choice in self._choices)
+        title = widgets.HTML(f"<b>{html.escape(' · '.join(titles))}</b>")
         buttons = widgets.HBox(self._buttons)
         return widgets.VBox([title, *controls, buttons, self._status, self._output])
 
     def _press(self, act: Callable[[], object]) -> None:
         """Do what a button asks for, unless something runs, and wait for its end."""
-        if self._is_running:
+        if self._buttons[0].disabled:
             return
         self._set_running(True)
-        _call_on_main_thread(lambda: self._follow(act))
-        # What was pressed meanwhile is handled first, and refused.
-        loop = asyncio.get_running_loop()
-        loop.call_later(_SECONDS_TO_ARRIVE, self._set_running, False)
+        try:
+            _call_on_main_thread(lambda: self._follow(act))
+        finally:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_SECONDS_TO_ARRIVE, self._set_running, False)
 
     def _set_running(self, is_running: bool) -> None:
-        self._is_running = is_running
         self._status.value = _RUNNING if is_running else self._count_choices()
         for button in self._buttons:
             button.disabled = is_running
@@ -232,19 +215,39 @@ class Panel:
         from IPython.display import display
 
         self._latest = None
-        with self._output:
+        # Who interrupts twice still sees what was measured.
+        with _on_interrupt(signal.SIG_IGN), self._output:
             self._output.clear_output(wait=True)
-            said = _run_interruptibly(act)
-            page = said + self._write()
-            display({"text/html": page, "text/plain": ""}, raw=True)
+            said = ""
+            try:
+                with _on_interrupt(signal.default_int_handler):
+                    act()
+            except KeyboardInterrupt:
+                said = _STOPPED.format("this" if self._latest else "nothing")
+            except (Exception, SystemExit) as error:
+                said = _write_error(error)
+            page = {"text/html": said + self._write(), "text/plain": ""}
+            display(page, raw=True)
+
+
+@contextlib.contextmanager
+def _on_interrupt(handler: Any) -> Generator[None, None, None]:
+    """Let interrupts do something else; between cells a kernel ignores them."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _call_on_main_thread(act: Callable[[], None]) -> None:
     """Call a function on the kernel's main thread, and wait for its end.
 
-    Kernels may handle buttons on a thread of their own (a subshell), which an interrupt
-    does not reach, and where the settings of cells do not count. As long as it waits,
-    the panel shows what the main thread prints.
+    Kernels may handle a button on a thread of their own (a subshell), which an
+    interrupt does not reach, and where the settings of cells do not count. Which thread
+    it is changes from one press to the next: ipykernel 7.4 sends a widget's messages to
+    whoever has changed it last. As long as this waits, a page takes what the main
+    thread prints for the panel's.
     """
     if threading.current_thread() is threading.main_thread():
         act()
@@ -258,28 +261,15 @@ def _call_on_main_thread(act: Callable[[], None]) -> None:
     asyncio.run_coroutine_threadsafe(call(), loop).result()
 
 
-def _run_interruptibly(act: Callable[[], object]) -> str:
-    """Run to an end, and say how it ended, if by an interrupt or an error.
-
-    Between cells a kernel ignores interrupts.
-    """
-    try:
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            act()
-        finally:
-            signal.signal(signal.SIGINT, before)
-    except KeyboardInterrupt:
-        return _STOPPED
-    except (Exception, SystemExit) as error:
-        kind = "" if isinstance(error, ExperimentError) else f"{type(error).__name__}: "
-        said = "\n".join([f"{kind}{error}", *getattr(error, "__notes__", [])])
-        lines = "".join(traceback.format_exception(error))
-        return (
-            f"<pre role='alert'>{html.escape(said)}</pre><details><summary>Traceback"
-            f"</summary><pre>{html.escape(lines)}</pre></details>"
-        )
-    return ""
+def _write_error(error: BaseException) -> str:
+    """Write an error with its notes as HTML; its traceback is folded."""
+    kind = "" if isinstance(error, ExperimentError) else f"{type(error).__name__}: "
+    said = "\n".join([f"{kind}{error}", *getattr(error, "__notes__", [])])
+    lines = "".join(traceback.format_exception(error))
+    return (
+        f"<pre role='alert'>{html.escape(said)}</pre><details><summary>Traceback"
+        f"</summary><pre>{html.escape(lines)}</pre></details>"
+    )
 
 
 # Choices and their controls
@@ -300,35 +290,17 @@ def _name_lists(
     return lists
 
 
-def _find(values: Sequence[Any], wanted: object) -> int | None:
-    """Return where a value stands: arrays cannot be compared, what they print can."""
-    texts = [repr(value) for value in values]
-    return texts.index(repr(wanted)) if repr(wanted) in texts else None
-
-
-def _find_defaults(
-    choice: Choice, lists: Mapping[str, Sequence[Any]]
-) -> dict[str, int]:
-    """Return where controls stand at first: at the default, or at the first choice."""
-    parameters = inspect.signature(choice.experiment.own).parameters
-    defaults = {name: parameter.default for name, parameter in parameters.items()}
-    return {
-        name: _find(values, defaults.get(name)) or 0 for name, values in lists.items()
-    }
-
-
-def _find_axis(lists: Mapping[str, Sequence[Any]], count: int) -> str | None:
-    """Return the first knob with three numbers or more, in order, for a few lines."""
-    for name, values in lists.items():
-        if len(values) < 3 or any(type(value) not in (int, float) for value in values):
-            continue
-        is_ordered = [*values] in (sorted(values), sorted(values, reverse=True))
-        if is_ordered and count <= _MOST_LINES * len(values):
-            return name
+def _find_axis(choices: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the first knob with three numbers or more: they are clearer as a line."""
+    for knob in choices[0]:
+        values = [choice.get(knob) for choice in choices]
+        are_numbers = all(type(value) in (int, float) for value in values)
+        if are_numbers and len({*values}) >= 3:
+            return knob
     return None
 
 
-def _make_control(name: str, values: Sequence[Any], start: int) -> Any:
+def _make_control(name: str, values: Sequence[Any]) -> Any:
     """Make a slider for a range, buttons for few short names, a list for others."""
     import ipywidgets as widgets
 
@@ -338,7 +310,7 @@ def _make_control(name: str, values: Sequence[Any], start: int) -> Any:
         kind = widgets.SelectionSlider
     elif len("".join(names)) <= _MOST_LETTERS:
         kind = widgets.ToggleButtons
-    control = kind(options=names, index=start, description=name)
+    control = kind(options=names, index=0, description=name)
     control.style.description_width = "initial"
     if kind is widgets.ToggleButtons:
         control.style.button_width = "auto"

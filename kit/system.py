@@ -56,6 +56,8 @@ def list_children() -> set[int]:
 
 def name_child(pid: int) -> str:
     """Return a child's name, none for one that has ended or that all share."""
+    # What a fork server has started has the server's command line.
+    is_own = any(child.pid == pid for child in multiprocessing.active_children())
     try:
         child = psutil.Process(pid)
         command = child.cmdline()
@@ -66,7 +68,9 @@ def name_child(pid: int) -> str:
     # A fork has our own command line, whatever stands there.
     is_fork = command == psutil.Process().cmdline()
     is_shared = any(helper in " ".join(command) for helper in _HELPERS)
-    return "" if has_ended or (is_shared and not is_fork) else name
+    if has_ended or (is_shared and not (is_fork or is_own)):
+        return ""
+    return name
 
 
 # Memory

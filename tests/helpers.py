@@ -13,7 +13,7 @@ import torch
 import kit.clock
 from kit.errors import ExperimentError
 from kit.measuring.records import listeners
-from kit.measuring.settings import list_settings
+from kit.measuring.settings import list_settings, read_settings, restore_settings
 
 #: All that is measured and claimed in this test session.
 JOURNAL = []
@@ -138,7 +138,7 @@ _OTHERS = {
     "default device": torch.device("meta"),
     "anomaly mode": (True, False),
 }
-_USUAL = {setting.name: setting.read() for setting in list_settings()}
+_USUAL = read_settings() | {"threads": 1}
 
 
 def find_other(setting):
@@ -156,7 +156,7 @@ def find_other(setting):
 def reader_state():
     """All that an experiment may change and the reader must find again."""
     return {
-        **{setting.name: setting.read() for setting in list_settings()},
+        **read_settings(),
         "inference": torch.is_inference_mode_enabled(),
         "python": random.getstate(),
         "numpy": str(numpy.random.get_state()),
@@ -166,17 +166,15 @@ def reader_state():
 
 def change_everything():
     """Change all that `reader_state` looks at."""
-    for setting in list_settings():
-        setting.set(find_other(setting))
+    others = [(setting, find_other(setting)) for setting in list_settings()]
+    for setting, value in others:
+        setting.set(value)
     random.random(), numpy.random.rand(), torch.rand(1, device="cpu")
 
 
 def reset_state():
     """Set what `reader_state` looks at, so that no test depends on another."""
-    for setting in list_settings():
-        usual = 1 if setting.name == "threads" else _USUAL[setting.name]
-        if setting.read() != usual:
-            setting.set(usual)
+    restore_settings(_USUAL)
 
 
 def refused(call, *words):

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import adopt
 import claims
 import nbformat
 import pytest
@@ -22,8 +23,8 @@ from trials import make_machine, rate_trial, run_trial
 from kit import diagnosis, recording
 from kit.__main__ import main
 from kit.errors import ExperimentError
-from kit.measuring.comparison import Comparison
-from kit.measuring.ratio import Ratio
+from kit.measuring.report import Comparison
+from kit.measuring.verdict import Ratio
 from kit.recording import Recording
 from kit.script import Script, load_function
 from kit.teaching import Claim
@@ -204,7 +205,7 @@ def write_chapter(folder, *cells, name=CHAPTER):
 
 def made_up(speed, machine=CPU):
     speeds = speed if isinstance(speed, list) else [speed] * 5
-    where = {"machine": make_machine(machine), "source": COUNT}
+    where = {"machine": make_machine(machine)}
     slow = rate_trial(1.0, knobs={"n": 1}, **where)
     fast = rate_trial(lambda s, r, b: 1 / speeds[s // 2], knobs={"n": 2}, **where)
     return Comparison([slow, fast], ["n=1", "n=2"])
@@ -287,7 +288,7 @@ def test_a_spoilt_recording_counts_for_nothing(tmp_path, capsys, how, said):
     write_chapter(tmp_path / "tutorials", COUNT, CLAIM)
     made = recording.read(path := record(tmp_path / "tutorials", 4.0))
     if how == "quick":
-        made.trials[0].conditions[how] = 1.0
+        object.__setattr__(made.trials[0], "outcome", how)
     elif how == "verdict":
         made.claims[0][how] = "✓"
     recording.write(made, path)
@@ -300,17 +301,32 @@ def test_a_spoilt_recording_counts_for_nothing(tmp_path, capsys, how, said):
     assert said in err and len(err.splitlines()) <= 6
 
 
+def test_an_adopted_recording_belongs_to_the_code_with_another_name(tmp_path, capsys):
+    for folder in (tmp_path / "before" / "tutorials", tmp_path / "tutorials"):
+        write_chapter(folder, COUNT, CLAIM)
+    path = record(folder)
+    renamed = [cell.replace("comparison", "compared") for cell in (COUNT, CLAIM)]
+    chapter = write_chapter(folder, *renamed).relative_to(tmp_path)
+    status, _, err = run(capsys, claims.main, "--check")
+    assert status == 1 and f"stale: {CPU}" in err
+    status, out, _ = run(capsys, adopt.main, "before", chapter)
+    assert status == 0 and SENTENCE in out
+    status, out, err = run(capsys, claims.main, "--check")
+    assert (status == 0 and f"✓ {SENTENCE}" in out) or "✓ 2 ×" in out, err
+    assert recording.read(path).claims, "its checksum is that of its content"
+
+
 QUIET = (0.98, 1.02)
 UNQUIET = [(0.95, 1.0), (1.0, 1.05), (0.3, 4.0), (1.04, 1.05), (math.nan, math.nan)]
 BETTER = [run_trial([1.0, 1.0], {"accuracy": [0, x, 0, x]}) for x in (0.8, 1.0)]
 OTHERS = Comparison(BETTER, ["a", "b"], "accuracy", 0.01)
 MEASURE = f"""import kit
-from kit.journal import write_down
+from kit.measuring.records import tell_listeners
 from test_commands import OTHERS, made_up
 from trials import make_trial
 comparison = made_up(2.0, {CPU!r})
-write_down(make_trial(outcome="stopped"), *comparison.trials, comparison)
-write_down(*OTHERS.trials, OTHERS)"""
+tell_listeners(make_trial(outcome="stopped"), *comparison.trials, comparison)
+tell_listeners(*OTHERS.trials, OTHERS)"""
 #: What a cell may show; only the first is kept.
 SHOWN = [{"data": {"text/plain": "shown"}}, {"data": {"text/html": "<script>"}}]
 SHOWN += [{"data": {"application/vnd.jupyter.widget-view+json": {}}}]
@@ -340,8 +356,8 @@ def quiet(monkeypatch, tmp_path):
     looks = SimpleNamespace(ahead=[QUIET], found=[])
     looks.chapter = write_chapter(tmp_path / "tutorials", MEASURE, CLAIM)
 
-    def look(experiments, *, seconds, patient):
-        assert [*experiments.values()] == [recorder.train] * 2 and seconds == 10
+    def look(experiments, *, seconds):
+        assert [*experiments.values()] == [recorder.train] * 2 and seconds == 20
         looks.found.append(looks.ahead[0])
         looks.ahead[:] = looks.ahead[1:] or looks.ahead
         return SimpleNamespace(ratio=Ratio(1.0, *looks.found[-1], "same"))
@@ -440,9 +456,6 @@ def test_a_trial_recording_leaves_chapters_and_recordings_untouched(
     written = sorted((tmp_path / "there").glob("*"), key=lambda path: path.suffix)
     is_kept = "there" in how and not status
     assert [path.suffix for path in written] == [".ipynb", ".json"] * is_kept
-    for path in written[1:]:
-        conditions = recording.read(path).trials[0].conditions
-        assert conditions == ({"quick": 1.0} if "quick" in how else {})
 
 
 @pytest.mark.parametrize("interval", UNQUIET)

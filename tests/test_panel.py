@@ -7,7 +7,7 @@ import ipywidgets
 import pytest
 import torch
 from front_end import HTML, VIEW, alt_of, rows_of, text_of
-from helpers import refused
+from helpers import JOURNAL, refused
 
 import kit.clock
 
@@ -32,7 +32,8 @@ class Shown:
         monkeypatch.setattr("IPython.display.display", self._display)
         panel._ipython_display_()
         root = ipywidgets.widget._instances[self.pages.pop()[VIEW]["model_id"]]
-        self.widgets = [*root.children, *(b for x in root.children for b in inside(x))]
+        self.buttons = next(x for x in root.children if inside(x)).children
+        self.widgets = [*root.children, *self.buttons]
 
     def _display(self, data, *, raw):
         self.pages.append(data)
@@ -46,18 +47,19 @@ class Shown:
     def find(self, name):
         return next(x for x in self.widgets if getattr(x, "description", "") == name)
 
-    def press(self, name):
+    def press(self, name, times=1):
         """Press a button as a kernel does: in a loop, and where interrupts wait."""
 
         async def click():
-            self.find(name).click()
-            assert self.find(name).disabled
+            for _ in range(times):
+                self.find(name).click()
+                assert all(button.disabled for button in self.buttons)
             await asyncio.sleep(0.3)
 
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         asyncio.run(click())
         assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
-        assert not self.find(name).disabled
+        assert not any(button.disabled for button in self.buttons)
 
 
 def inside(widget):
@@ -79,38 +81,36 @@ CONTROLS += [(["a" * 30, "b" * 30], "Dropdown")]
 
 @pytest.mark.parametrize(("values", "kind"), CONTROLS)
 def test_run_measures_what_is_chosen_on_the_control_that_suits_it(show, values, kind):
-    def train(*, knob=values[1]):
+    def train(*, first=0, knob=None):
         yield from nap()
 
-    shown = show(train, knob=values)
+    shown = show(train, first=[1, 2], knob=values)
     control = shown.find("knob")
-    assert (type(control).__name__, control.index) == (kind, 1), "not at the default"
-    control.index = 0
+    assert (type(control).__name__, control.index) == (kind, 0)
+    shown.find("first").index = control.index = 1
     shown.press("Run")
-    (trial,) = shown.panel.trials
-    assert trial.knobs["knob"] is values[0] and trial.outcome == "finished"
+    trial = shown.panel.result
+    assert trial.knobs["first"] == 2 and trial.knobs["knob"] is values[1]
+    assert trial.outcome == "finished" and JOURNAL[-1] is trial
     assert ": 1,000" in alt_of(shown.page) and "range of 6 runs" in shown.page
 
 
-def test_code_may_choose_too_and_only_what_can_be_chosen():
-    panel = kit.explore({"a": nap, "b": nap}, pause=[1, 2])
-    trial = panel.run(experiment="b", pause=2)
-    assert (trial.experiment, trial.knobs) == ("b", {"pause": 2})
-    refused(lambda: panel.run(pause=3), "pause=3", "1, 2", "explore(pause=")
-    refused(kit.explore(nap).run_all, "one variant only", "a list")
-    assert panel.trials == [trial] and panel.comparison is None
+def test_one_choice_has_nothing_to_compare(show):
+    shown = show(nap)
+    assert not any(x.description == "Run all" for x in shown.buttons)
+    refused(shown.panel.run_all, "run_all()", "one variant only", "a list")
 
 
 def test_run_all_compares_in_rounds_as_a_cell_does(show):
     shown = show(nap, pause=[1, 4], unit="ms per step", title="A <title>")
     shown.press("Run all")
-    made, cell = shown.panel.comparison, kit.compare(nap, pause=[1, 4], seconds=1.0)
+    made, cell = shown.panel.result, kit.compare(nap, pause=[1, 4], seconds=1.0)
     assert made.labels == cell.labels and made.ratio.verdict == "slower"
     assert made.ratio.value == pytest.approx(cell.ratio.value)
     assert [len(trial.runs) for trial in made.trials] == [
         len(trial.runs) for trial in cell.trials
     ]
-    assert shown.panel.trials == made.trials and rows_of(shown.page)[1][2] == "0.25"
+    assert rows_of(shown.page)[1][2] == "0.25" and not shown.page.count("role=")
     assert "Bars, ms per step. A <title>." in alt_of(shown.page)
 
 
@@ -128,29 +128,51 @@ def test_an_error_is_shown_with_its_notes_and_the_panel_works_again(show):
     said, _, folded = shown.page.partition("<details>")
     assert "ZeroDivisionError: <b>no</b>\nin train(), set-up" in text_of(said)
     assert 'role="alert"' in said.replace("'", '"') and "raise error[0]" in folded
-    assert "<b>" not in shown.page and shown.panel.trials == []
+    assert "<b>" not in shown.page and shown.panel.result is None
     error.clear()
     shown.press("Run")
-    assert "ZeroDivisionError" not in shown.page and len(shown.panel.trials) == 1
+    assert "ZeroDivisionError" not in shown.page and shown.panel.result
 
 
-def test_an_interrupt_keeps_what_was_measured(show):
+#: Two cold starts and a round of both come before the rest of a comparison.
+STOPS = [("Run all", 6, "pause=4: 250"), ("Run all", 2, None)]
+STOPS += [("Run", 3, "pause=1: 1,000"), ("Run", 1, None)]
+
+
+@pytest.mark.parametrize(("button", "at", "kept"), STOPS)
+def test_an_interrupt_keeps_what_was_measured(show, button, at, kept):
     starts = []
 
     def train(*, pause=1):
         starts.append(pause)
-        if len(starts) == 6:  # two cold starts, a round of both, and one more
+        if len(starts) == at:
             signal.raise_signal(signal.SIGINT)
         yield from nap(pause=pause)
 
     shown = show(train, pause=[1, 4])
-    shown.press("Run all")
-    made = shown.panel.comparison
-    assert [trial.outcome for trial in made.trials] == ["stopped"] * 2
-    assert made.ratio.value == pytest.approx(0.25) and "pause=4: 250" in shown.page
+    shown.press(button)
     assert "Stopped" in shown.page and "KeyboardInterrupt" not in shown.page
+    if kept:
+        made = shown.panel.result
+        trials = made.trials if button == "Run all" else [made]
+        assert {trial.outcome for trial in trials} == {"stopped"}
+        assert kept in alt_of(shown.page)
+    else:
+        assert shown.panel.result is None and alt_of(shown.page) is None
     shown.press("Run all")
-    assert shown.panel.comparison.ratio.verdict == "slower"
+    assert shown.panel.result.ratio.verdict == "slower"
+
+
+def test_the_second_press_of_a_double_click_starts_nothing(show):
+    starts = []
+
+    def train():
+        starts.append(1)
+        yield from nap()
+
+    shown = show(train)
+    shown.press("Run", times=2)
+    assert len(starts) == 6
 
 
 @pytest.mark.parametrize("quick", ["0", "1"])
@@ -178,19 +200,17 @@ def test_the_prediction_is_there_first_and_stays_beside_what_was_measured(show):
     assert "a, pause=1: 1,000. Predicted: a, pause=1: 900" in alt_of(shown.page)
     shown.press("Run all")
     assert "predicted, b: 1: 800; 2: 400; 4: 200" in alt_of(shown.page)
-    wrong = (3, lambda pause: {}[pause], lambda pause: 1 / (2 - pause))
-    for model in wrong:
-        refused(lambda m=model: kit.explore(nap, pause=[1, 2], predict=m), "explore()")
+    refused(lambda: kit.explore(nap, pause=[1, 2], predict=3), "explore()", "predict=3")
 
 
-PICTURES = [({"pause": [1, 2]}, "Bars"), ({"pause": [1, 4, 2]}, "Bars")]
-PICTURES += [({"pause": [4, 2, 1]}, "items per second over pause")]
-PICTURES += [({"way": ["a", "b"], "pause": [1, 2, 4]}, "items per second over pause")]
-PICTURES += [({"way": list("abcd"), "pause": [1, 2, 4]}, "Bars")]
+OVER = "items per second over pause"
+PICTURES = [({"pause": [1, 2]}, "Bars"), ({"pause": [4, 1, 2]}, OVER)]
+PICTURES += [({"way": ["a", "b"], "pause": [1, 2, 4]}, OVER)]
+PICTURES += [({"way": list("abc"), "pause": [1, 2]}, "Bars")]
 
 
 @pytest.mark.parametrize(("choices", "kind"), PICTURES)
-def test_ordered_numbers_are_a_line_and_other_choices_bars(choices, kind, monkeypatch):
+def test_three_numbers_are_a_line_and_other_choices_bars(choices, kind, monkeypatch):
     def train(*, pause=1, way="a"):
         yield from nap(pause=pause)
 

@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 from trials import rate_trial
 
 import kit
-from kit.measuring.comparison import Comparison
-from kit.measuring.ratio import Ratio
+from kit.measuring.report import Comparison
+from kit.measuring.verdict import Ratio
 from kit.teaching import Claim
 
 VERDICTS = ["faster", "slower", "more", "less", "same"]

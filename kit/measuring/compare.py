@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -454,6 +455,7 @@ class _Rates:
         except _CannotTakeTurnsError:
             pass
         if not self._can_take_turns(challenger):
+            gc.collect()  # an error's frames hold what does not fit
             if clock.find_initialised():
                 torch.accelerator.empty_cache()
             for variant in (self.baseline, challenger):

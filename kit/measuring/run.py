@@ -45,6 +45,8 @@ _LOOKS = 50
 _MOST_COMPILED = 8
 #: Threads that belong to all: the kit's own, and those that compile for PyTorch.
 _COMMON_THREADS = ("kit ", "InductorSubproc")
+#: A thread of C++ that has run Python is a dummy; the other is tqdm's.
+_IDLE_THREADS = ("_DummyThread", "TMonitor")
 _AGAIN = "The first yield ends set-up; then yield once per step. Is its loop empty?"
 
 
@@ -135,6 +137,7 @@ class Driver:
         self._steps_since_start = 0
         self._generator: Any = None
         self._memory_watch: system.MemoryWatch | None = None
+        self._children: set[int] = set()
         self._is_open = False
 
     def __enter__(self) -> Driver:
@@ -361,16 +364,14 @@ class Driver:
     def has_company(self) -> bool:
         """Return whether it has child processes or Python threads of its own."""
         threads = set(threading.enumerate()) - self._threads
-        # A thread of C++ that has run Python is a dummy.
-        own = [x for x in threads if not isinstance(x, threading._DummyThread)]
-        if any(not thread.name.startswith(_COMMON_THREADS) for thread in own):
-            return True
+        for thread in threads:
+            is_common = thread.name.startswith(_COMMON_THREADS)
+            if not is_common and type(thread).__name__ not in _IDLE_THREADS:
+                return True
         return bool(self.find_children())
 
     def find_children(self) -> dict[int, str]:
         """Return the names of the processes that it has started, by process id."""
-        if not self._is_open:
-            return {}
         new = system.list_children() - self._children
         return {pid: name for pid in new if (name := system.name_child(pid))}
 
@@ -408,13 +409,13 @@ class Driver:
                 self._note_error(error, "closing (its `finally:`)")
                 raise
         finally:
-            self.variant.shared.put_back()
+            self._is_open = False
             restore_settings(self._settings)
             restore_random(self._random)
-            if because is None:
-                self._name_what_is_left()
-            self._is_open = False
             del self._blocks, self._pages
+            self.variant.shared.put_back()
+        if because is None:
+            self._name_what_is_left()
 
     def _name_what_is_left(self) -> None:
         for _ in range(_LOOKS):
@@ -426,8 +427,8 @@ class Driver:
 
 
 def _copy_metric(metric: Any) -> Any:
-    """Copy a tensor without its graph: the next step may change it in place."""
-    return metric.detach().clone() if hasattr(metric, "detach") else metric
+    """Copy a tensor without its graph; the next step may change it in place."""
+    return metric.detach().clone() if hasattr(metric, "detach") else float(metric)
 
 
 def _read_metrics(stretch: Stretch) -> None:

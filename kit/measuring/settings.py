@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import copy
 import functools
@@ -106,15 +107,18 @@ def list_settings() -> list[Setting]:
         Setting("default device", torch.get_default_device, _set_default_device)
     )
     settings.append(Setting("anomaly mode", _read_anomaly, _set_anomaly))
-    return [setting for setting in settings if _can_be_read(setting)]
+    return settings
 
 
-def _can_be_read(setting: Setting) -> bool:
+def _read(setting: Setting) -> Any:
+    """Return a setting's value; None where it cannot be read.
+
+    This build of PyTorch lacks it, or another setting contradicts it.
+    """
     try:
-        setting.read()
-    except (AttributeError, RuntimeError):  # not in this build of PyTorch
-        return False
-    return True
+        return setting.read()
+    except (AttributeError, RuntimeError):
+        return None
 
 
 def _set_default_device(device: Any) -> None:
@@ -138,7 +142,7 @@ def _set_anomaly(modes: tuple[bool, bool]) -> None:
 
 def read_settings() -> dict[str, Any]:
     """Return each setting's value by its name."""
-    return {setting.name: setting.read() for setting in list_settings()}
+    return {setting.name: _read(setting) for setting in list_settings()}
 
 
 def restore_settings(values: Mapping[str, Any]) -> None:
@@ -146,8 +150,9 @@ def restore_settings(values: Mapping[str, Any]) -> None:
     import torch
 
     for setting in list_settings():
-        if setting.read() != values[setting.name]:
-            setting.set(values[setting.name])
+        value = values[setting.name]
+        if value is not None and _read(setting) != value:
+            setting.set(value)
     # Weights that one run has cast must not serve the next.
     torch.clear_autocast_cache()
 
@@ -204,8 +209,8 @@ def _list_generators() -> dict[str, tuple[Callable[[], Any], Callable[[Any], obj
 class Shared:
     """The modules and optimizers that an experiment closes over; each exists once.
 
-    `put_back` loads the state that they had when this was made. Gradients, hooks and
-    training mode are left alone.
+    `put_back` loads the state that they had when this was made. Gradients, hooks,
+    training mode and `requires_grad` are left alone.
     """
 
     def __init__(self, function: object, knobs: Mapping[str, object]) -> None:
@@ -215,16 +220,25 @@ class Shared:
     def put_back(self) -> None:
         """Load the states again."""
         for owner, state in zip(self.owners, self._states, strict=True):
-            owner.load_state_dict(copy.deepcopy(state))
+            try:
+                owner.load_state_dict(copy.deepcopy(state))
+            except RuntimeError as error:
+                kind = type(owner).__name__
+                error.add_note(
+                    f"The state of a {kind} that the experiment closes over cannot be "
+                    "put back: build it inside, before the first `yield`."
+                )
+                raise
 
 
 def find_shared(function: object, knobs: Mapping[str, object]) -> list[Any]:
-    """Return the modules and optimizers that a function closes over.
+    """Return the modules, optimizers and schedulers that a function closes over.
 
-    Knobs count, and so do the reader's own functions and objects that it uses.
+    Knobs count, and so do the reader's own functions, classes and objects that it uses.
     """
     from torch.nn import Module
     from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
 
     found = []
     visited = set()
@@ -234,7 +248,7 @@ def find_shared(function: object, knobs: Mapping[str, object]) -> list[Any]:
         if id(value) in visited:
             continue
         visited.add(id(value))
-        if isinstance(value, (Module, Optimizer)):
+        if isinstance(value, (Module, Optimizer, LRScheduler)):
             found.append(value)
         else:
             ahead += _list_parts(value)
@@ -248,16 +262,20 @@ def _list_parts(value: Any) -> list[Any]:
     if inspect.ismethod(value):
         return [value.__self__, value.__func__]
     if inspect.isfunction(value):
-        return [*_list_names(inspect.unwrap(value))] if _is_readers(value) else []
+        inner = inspect.unwrap(value)
+        is_own = inspect.isfunction(inner) and _is_readers(inner)
+        return [*_list_names(inner)] if is_own else []
     if isinstance(value, (list, tuple)) and len(value) <= _LONGEST:
         return [*value]
     if isinstance(value, dict) and len(value) <= _LONGEST:
         return [*value.values()]
-    is_object = hasattr(value, "__dict__") and not isinstance(
-        value, (type, types.ModuleType)
-    )
-    if is_object and _is_readers(type(value)):
-        return [type(value).__call__, *vars(value).values()]
+    if inspect.isclass(value):
+        methods = filter(inspect.isfunction, vars(value).values())
+        return [*methods] if _is_readers(value) else []
+    if isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
+        return [*vars(value).values()]
+    if hasattr(value, "__dict__") and _is_readers(type(value)):
+        return [type(value), *vars(value).values()]
     return []
 
 

@@ -70,7 +70,6 @@ def test_a_perfect_tool_keeps_every_promise():
         ("20 % is called, 2 s", "power", {"verdict": "cannot tell"}),
         ("5 % is called, 5 s", "power", {"verdict": "same"}),
         ("throughput", "agreement", {"ours": 103.0, "theirs": 100.0}),
-        ("peak memory", "allocation", {"value": 1.06}),
     ],
 )
 def test_a_bar_that_fails_is_said_to_fail(words, kind, change):
@@ -85,9 +84,14 @@ def test_the_rule_is_wilsons():
     assert bar.count([False] * 189)["mark"] == "shown"
 
 
-def test_a_pass_that_stops_after_any_round_has_every_cell():
+def test_a_pass_that_stops_after_a_quarter_has_every_comparison():
+    def cells(jobs):
+        return {(job.kind, job.method, job.condition, job.work) for job in jobs}
+
     jobs = schedule.all_jobs()
     assert len({job.name for job in jobs}) == len(jobs)
-    cells = {(job.kind, job.method, job.condition, job.work) for job in jobs}
-    first = schedule.list_jobs(0)
-    assert {(job.kind, job.method, job.condition, job.work) for job in first} == cells
+    quarter = [
+        job for n in range(schedule.ROUNDS // 4) for job in schedule.list_jobs(n)
+    ]
+    agreed = {cell for cell in cells(jobs) if cell[0] == "agreement"}
+    assert cells(jobs) - agreed <= cells(quarter)

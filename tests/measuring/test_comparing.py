@@ -1,399 +1,403 @@
-"""No drift, order or warm-up makes a ratio, and you can wait, stop and print."""
+"""How two or more are compared: cold starts, pairs of rounds, turns, budget, end."""
 
 import collections
 import contextlib
 import functools
+import gc
+import io
 import itertools
 import math
-import mmap
 import subprocess
-import sys
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import (
-    JOURNAL,
-    OTHER_THREADS,
-    forked,
-    is_interleaved,
-    reader_state,
-    wait_until,
-)
+import tqdm.auto
+from helpers import JOURNAL, ONE_WORKER, reader_state, take_turns
+from torch import nn
+from torch.utils.data import DataLoader
 
 import kit
-from kit import system
-from kit.measuring.quantity import QUANTITIES, SPEED
-from kit.measuring.state import Surroundings
-from kit.progress import Progress, take_turn
-from kit.records import FIRST
+from kit.measuring.records import COLD
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
-NOTHING = contextlib.nullcontext
 PACES = {"a": 0.005, "b": 0.010, "c": 0.005}
-WILD = [1, 1.5, 0.8, 1.2, 0.7, 1.1, 1.4]
-NET, RELU = torch.nn.Linear(2, 2), torch.nn.ReLU()
-LEAST = functools.partial(max, 0.005)  # a built-in function tells no parameters
+NOTHING = contextlib.nullcontext
 
 
 def noted(clock, pace=PACES.get, *, setup=0.0, company=NOTHING):
-    """An experiment that notes in the clock's events who starts, steps and ends."""
-    alive = []
+    """An experiment that notes in the clock's events who starts, and who steps."""
 
     def train(*, variant="a"):
         clock.work(setup)
-        clock.events.append(("open", variant))
-        alive.append(variant)
-        stack = contextlib.ExitStack()  # which nobody sees from outside
-        stack.enter_context(company(variant))
-        try:
+        clock.events.append(f"open {variant}")
+        with company():
             while True:
-                clock.events.append(("alive", "".join(sorted(alive))))
                 yield 1
                 clock.work(pace(variant))
-                clock.events.append(("step", variant))
-        finally:
-            stack.close()
-            alive.remove(variant)
-            clock.events.append(("close", variant))
+                clock.events.append(f"step {variant}")
 
     return train
 
 
-def names(clock, kind):
-    return [event[1] for event in clock.events if event[0] == kind]
+def names(events, kind):
+    """Return the names of an event's variants, as one word."""
+    words = [event.split() for event in events]
+    return "".join(name for what, name in words if what == kind)
 
 
-def rounds_of(trial):
-    """The rounds of a trial's runs; first ones are no part of a ratio."""
-    return [run.round for run in trial.runs if run.round != FIRST]
-
-
-def a_thread(variant, name=None):
-    done, stack = threading.Event(), contextlib.ExitStack()
+@contextlib.contextmanager
+def a_thread(name=None):
+    done = threading.Event()
     thread = threading.Thread(target=done.wait, name=name)
     thread.start()
-    stack.callback(thread.join)
-    stack.callback(done.set)  # the last one comes first
-    return stack
+    yield
+    done.set()
+    thread.join()
 
 
-def test_starts_and_blocks_come_in_both_orders_so_that_drift_hits_both(clock):
-    made = kit.compare(noted(clock, lambda _: 0.005), variant=["a", "b"], seconds=4.0)
-    opened = "".join(names(clock, "open"))
-    assert opened[:3] == "aba", "first runs, of which the baseline has two"
-    twins = [opened[at : at + 4] for at in range(3, len(opened), 4)]
-    assert len(twins) >= 5 and set(twins) <= {"abba", "baab"}
-    story, steps = "", []
-    for event in clock.events:
-        if event == "begin":
-            steps = []
-        elif event == "end" and len(steps) == 5:  # as many as a block has here
-            story += steps[0]
-        elif event[0] == "open":
-            story += "|"
-        elif event[0] == "step":
-            steps.append(event[1])
-    first_a, first_b, again_a, *rounds = filter(None, story.split("|"))
-    assert [set(first_a), set(first_b), set(again_a)] == [{"a"}, {"b"}, {"a"}]
-    turns = {each[at : at + 4] for each in rounds for at in range(0, len(each), 4)}
-    assert turns == {"abba", "baab"}
-    for one, other in zip(rounds[::2], rounds[1::2], strict=True):
-        assert other == one.translate(str.maketrans("ab", "ba"))
-    for trial, firsts in zip(made.trials, (2, 1), strict=True):
-        expected = [FIRST] * firsts + [*range(2 * len(twins))]
-        assert [run.round for run in trial.runs] == expected
+def list_rounds(trial):
+    return [run.round for run in trial.runs]
 
 
-def test_neither_a_cold_first_run_nor_a_first_step_after_a_change_over_is_timed(clock):
+# Rounds
+
+
+def test_rounds_come_in_both_orders_and_take_turns_in_both(clock):
+    made = kit.compare(noted(clock), variant=["a", "b"])
+    opened = names(clock.events, "open")
+    assert opened[:2] == "ab" and set(opened[2::4]) == {"a"}
+    assert opened[2:] == "abba" * (len(opened[2:]) // 4), "the order changes each time"
+    for trial in made.trials:
+        pairs = len(opened[2:]) // 4
+        assert list_rounds(trial) == [COLD, *range(2 * pairs)]
+    starts = [at for at, event in enumerate(clock.events) if event.startswith("open")]
+    for number, at in enumerate(starts[3::2]):
+        until = starts[3::2][number + 1] if number + 1 < len(starts[3::2]) else None
+        groups = itertools.groupby(names(clock.events[at:until], "step"))
+        turns = "".join(name for name, _ in groups)
+        one, other = "ab" if number % 2 == 0 else "ba"
+        # The second one of a round warms up; then it is A B, and B A: B goes on.
+        assert turns.startswith(f"{other}{one}{other}{one}")
+
+
+def test_several_that_run_alone_meet_one_run_of_the_baseline_in_each_round(clock):
+    train = noted(clock, company=a_thread)
+    made = kit.compare(train, variant=["a", "b", "c"])
+    opened = names(clock.events, "open")
+    pairs = (len(opened) - 3) // 6
+    assert opened == "abc" + "abccba" * pairs and pairs >= 3
+    assert not take_turns(made)
+    verdicts = [ratio.verdict for ratio in made.ratios.values()]
+    assert verdicts == ["slower", "same"]
+
+
+def test_each_challenger_takes_turns_with_the_baseline(clock):
+    made = kit.compare(noted(clock), variant=["a", "b", "c"])
+    base, *others = map(list_rounds, made.trials)
+    assert sorted(base[1:]) == sorted(others[0][1:] + others[1][1:])
+    assert take_turns(made)
+    values = [ratio.value for ratio in made.ratios.values()]
+    assert values == pytest.approx([0.5, 1.0], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("setup", "least", "most"),
+    [(0.0, 5, 7), (0.3, 5, 5), (0.8, 3, 3), (30.0, 3, 3)],
+)
+def test_three_pairs_always_and_five_where_three_times_the_seconds_pay(
+    clock, setup, least, most
+):
+    begun = clock.now
+    made = kit.compare(noted(clock, setup=setup), variant=["a", "c"], seconds=4.0)
+    pairs = len(list_rounds(made.baseline)) // 2
+    assert least <= pairs <= most and made.ratio.verdict == "same"
+    if pairs >= 5:
+        assert clock.now - begun <= 3 * 4.0 + 2 * (setup + 0.5), "and two cold starts"
+    assert made.took_seconds == pytest.approx(clock.now - begun)
+
+
+def test_what_is_found_never_decides_how_long_it_is_looked_for(clock):
+    """The same, another one, and one that nobody can tell take equally long."""
+    lucky = itertools.cycle([5, 20, 8, 30, 6, 12, 9])
+
+    def train(*, kind="same"):
+        items = {"same": 10, "twice": 20}.get(kind) or next(lucky)
+        yield items
+        while True:
+            clock.work(0.01)
+            yield items
+
+    found, costs = [], set()
+    for kind in ("same", "twice", "lucky"):
+        begun = clock.now
+        made = kit.compare(train, kind=["same", kind], seconds=4.0)
+        found.append(made.ratio.verdict)
+        costs.add((round(clock.now - begun, 6), len(made.baseline.runs)))
+    assert found == ["same", "faster", "cannot tell"] and len(costs) == 1
+
+
+def test_cold_starts_and_change_overs_are_in_no_ratio(clock):
+    """Where another one was, caches are cold, and at first libraries are loaded."""
     last = [None]
 
-    def pace(variant):  # where the other one was, caches are cold
+    def pace(variant):
         found, last[0] = last[0], variant
-        cold = names(clock, "open").count(variant) == 1
-        return (PACES[variant] if found == variant else 0.5) * (4 if cold else 1)
+        is_first = names(clock.events, "open").count(variant) == 1
+        return (0.5 if found != variant else PACES[variant]) * (4 if is_first else 1)
 
-    made = kit.compare(noted(clock, pace), variant=["a", "b"], seconds=4.0)
-    assert [t.step_seconds for t in made.trials] == pytest.approx([0.005, 0.010])
-    assert [t.items_per_second for t in made.trials] == pytest.approx([200, 100])
-
-
-def lucky(who, factors):
-    """Runs of some variants are of different speeds, as chance has it."""
-    luck, now = itertools.cycle(factors), {}
-
-    def begin(variant):
-        now[variant] = next(luck) if variant in who else 1
-        return NOTHING()
-
-    return {"company": begin, "pace": lambda variant: PACES[variant] * now[variant]}
-
-
-@pytest.mark.parametrize("other", ["b", "c"], ids=["slower", "equal"])
-@pytest.mark.parametrize(
-    ("luck", "setup", "patient", "least", "most"),
-    [([1], 0, False, 0, 0.9), (WILD, 0, False, 0.7, 1.1), (WILD, 1, True, 2.6, 3.2)],
-)
-def test_a_comparison_stops_early_when_sure_and_keeps_to_its_seconds(
-    clock, other, luck, setup, patient, least, most
-):
-    train, begun = noted(clock, setup=setup, **lucky("abc", luck)), clock.now
-    made = kit.compare(train, variant=["a", other], seconds=12.0, patient=patient)
-    assert least * 12.0 <= clock.now - begun <= most * 12.0
-    assert (len(rounds_of(made.baseline)) == 10) is (luck == [1])
-    assert (made.ratio.verdict == "slower") is (other == "b")
-
-
-def test_each_challenger_has_rounds_of_its_own_most_where_the_interval_is_wide(clock):
-    train, begun = noted(clock, **lucky("b", WILD)), clock.now
-    made = kit.compare(train, variant=["a", "a", "b"], seconds=10.0)
-    assert set(names(clock, "alive")) == {"a", "b", "ab", "aa"}
-    assert sorted(names(clock, "open")) == sorted(names(clock, "close"))
-    base, calm, wild = (rounds_of(trial) for trial in made.trials)
-    assert sorted(base) == sorted([*calm, *wild]) and len(calm) == 10 < len(wild)
-    assert [ratio.verdict for ratio in made.ratios.values()] == ["same", "slower"]
-    assert clock.now - begun <= 11.0
-
-
-@pytest.mark.parametrize(("setup", "rounds"), [(0.3, 10), (5.0, 2)])
-def test_too_small_a_budget_is_said(clock, progresses, setup, rounds):
-    train, begun = noted(clock, setup=setup), clock.now
-    made = kit.compare(train, variant=["a", "b"], seconds=4.0)
-    for words in (
-        "five pairs of rounds need about",
-        "% done",
-        "0.5 × so far",
-        "s left",
-    ):
-        assert words in progresses[-1].text()
-    assert len(rounds_of(made.baseline)) == rounds
-    first_runs = 3 * 1.25 * setup  # they come on top
-    assert clock.now - begun <= max(3 * 4.0, 3 * rounds * setup) + first_runs
-
-
-@pytest.mark.parametrize(
-    ("who", "verdict"),
-    [
-        ("the machine", "same"),
-        ("c from its second run on", "cannot tell"),
-        ("c on its way", "cannot tell"),
-        ("a on its way", "cannot tell"),
-    ],
-)
-def test_a_machine_that_slows_down_is_no_variant_that_does(clock, who, verdict):
-    """The machine does between the first runs of a and c, and stays so."""
-    starts = collections.Counter()
-
-    def train(*, variant="a"):
-        starts[variant] += 1
-        for step in itertools.count():
-            yield 1
-            has_changed = {
-                "the machine": starts["c"] > 0,
-                f"{variant} from its second run on": starts[variant] > 1,
-                f"{variant} on its way": step * PACES[variant] > 0.2,
-            }
-            clock.work(PACES[variant] * (1.7 if has_changed.get(who) else 1))
-
-    ratio = kit.compare(train, variant=["a", "c"], seconds=4.0).ratio
-    assert ratio.verdict == verdict
-    assert ("first, longer runs" in ratio.reason) is (verdict == "cannot tell")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "setup", "company", "least"),
-    # At least two blocks, ten of them, or a quarter of its start.
-    [(0.5, 0.0, NOTHING, 0.04), (0.5, 0.0, a_thread, 0.2), (4.0, 2.0, NOTHING, 0.5)],
-)
-def test_a_slow_start_is_followed_by_enough_measured_time(
-    clock, seconds, setup, company, least
-):
-    train = noted(clock, setup=setup, company=company)
-    made = kit.compare(train, variant=["a", "b"], seconds=seconds)
+    made = kit.compare(noted(clock, pace), variant=["a", "b"])
+    assert made.ratio.value == pytest.approx(0.5)
+    assert made.baseline.step_seconds == pytest.approx(0.005)
     for trial in made.trials:
-        spent = {FIRST: [], "later": []}
-        for run in trial.runs:
-            kind = FIRST if run.round == FIRST else "later"
-            spent[kind].append(sum(block.wall_seconds for block in run.blocks))
-        assert min(spent["later"]) >= least - 1e-6
-        # 15 % of the budget are for three first runs, of which the baseline has two.
-        assert min(spent[FIRST]) >= max(*spent["later"], 0.15 * seconds / 3) - 1e-6
+        cold, *later = trial.runs
+        assert cold.round == COLD and COLD not in [run.round for run in later]
+        assert cold.seconds >= max(run.seconds for run in later), "it tells of change"
 
 
-def a_child(variant):
-    child, stack = subprocess.Popen(["sleep", "60"]), contextlib.ExitStack()
-    stack.callback(child.wait)
-    stack.callback(child.kill)
-    return stack
+@pytest.mark.parametrize("company", [NOTHING, a_thread], ids=["turns", "alone"])
+def test_a_machine_that_drifts_makes_no_ratio(clock, company):
+    """Its pace is linear in time: it halves on the way."""
+    begun = clock.now
 
+    def pace(variant):
+        return PACES[variant] * (1 + (clock.now - begun) / 8)
 
-def settings(variant, of="b"):
-    if variant in of:
-        torch.set_num_threads(OTHER_THREADS)
-        torch.backends.cudnn.benchmark = True
-    return NOTHING()
-
-
-def trained(variant):
-    NET(torch.ones(2)).sum().backward()
-    return 0.005
-
-
-def looked_at(variant):
-    with torch.no_grad():
-        NET(RELU(torch.ones(2)))
-    return 0.005
-
-
-IDLE = {
-    "nothing": (True, {}),
-    "equal settings": (False, {"company": lambda variant: settings(variant, of="ab")}),
-    "kit's thread": (True, {"company": lambda _: a_thread(_, "kit timer")}),
-    "compiler": (True, {"company": lambda _: a_thread(_, "InductorSubproc")}),
-    "teacher": (True, {"pace": looked_at}),
-    "built-in": (True, {"pace": lambda _: LEAST(0.001)}),
-    "trained": (False, {"pace": trained}),
-    "setting": (False, {"company": settings}),
-    "thread": (False, {"company": a_thread}),
-    "child": (False, {"company": a_child}),
-}
-
-
-@pytest.mark.parametrize(("is_idle", "how"), IDLE.values(), ids=IDLE)
-def test_only_loops_that_do_nothing_between_steps_are_measured_in_turns(
-    clock, quick, is_idle, how
-):
-    before = reader_state()
-    made = kit.compare(noted(clock, **how), variant=["a", "b"])
-    assert is_interleaved(made) is is_idle
-    assert ("ab" in names(clock, "alive")) is is_idle
-    assert names(clock, "open") == [*"aba", *"abba"]
-    assert not math.isnan(made.ratio.value)
-    assert ("NET" in repr(made)) is (how.get("pace") in (trained, looked_at)), "named"
-    assert reader_state() == before
-
-
-@pytest.mark.parametrize("what", ["a thread", "a setting"])
-def test_a_thread_or_setting_that_appears_late_does_not_spoil_the_ratio(clock, what):
-    starts, over = collections.Counter(), threading.Event()
-
-    def train(*, variant=1):
-        starts[variant] += 1
-        for number in itertools.count():
-            if variant == 2 and starts[2] >= 4 and number == 6:
-                if what == "a thread":
-                    threading.Thread(target=over.wait, daemon=True).start()
-                else:
-                    torch.set_num_threads(OTHER_THREADS)
-            yield 1
-            profits = variant == 1 and torch.get_num_threads() == OTHER_THREADS
-            clock.work(0.001 if profits else 0.005 * variant)
-
-    made = kit.compare(train, variant=[1, 2], seconds=4.0)
-    over.set()
-    assert not is_interleaved(made) and len(rounds_of(made.baseline)) > 4
-    assert (made.ratio.value, made.ratio.verdict) == (pytest.approx(0.5), "slower")
-
-
-def test_a_challenger_whose_rounds_were_left_out_is_measured_again(clock):
-    """The baseline starts a thread in a round of 2, which takes longer to tell."""
-    starts, over = collections.Counter(), threading.Event()
-
-    def train(*, variant=1):
-        starts[variant] += 1
-        pace = 0.005 * variant * (1 + 0.1 * (variant == 2) * (starts[2] % 3))
-        for number in itertools.count():
-            if variant == 1 and starts[1] == 25 and number == 6:
-                threading.Thread(target=over.wait, daemon=True).start()
-            yield 1
-            clock.work(pace)
-
-    made = kit.compare(train, variant=[1, 2, 3], seconds=12.0)
-    over.set()
-    assert starts[1] > starts[3], "it was not the first pairs that both took"
-    for ratio in made.ratios.values():
-        assert ratio.verdict == "slower", ratio.reason
-
-
-@pytest.mark.parametrize(("computed", "is_idle"), [(0.002, True), (0.004, False)])
-def test_a_loop_with_busy_background_threads_is_not_measured_in_turns(
-    clock, monkeypatch, computed, is_idle
-):
-    # How much of a core a pool gets is the machine's doing, and no part of this.
-    monkeypatch.setattr(kit.clock, "compute_in_pause", lambda seconds: computed)
-    made = kit.compare(noted(clock), variant=["a", "b"])
-    assert is_interleaved(made) is is_idle
-
-
-def test_runs_use_other_memory_addresses_so_that_no_variant_is_lucky(quick):
-    """By private names: which addresses the system hands out is not the kit's doing."""
-    finds = [Surroundings() for _ in range(3)]
-    small = [[len(block) for block in each._blocks] for each in finds]
-    assert len({*map(tuple, small)}) == 3 and max(map(max, small)) <= 60_000
-    assert len({len(each._pages) for each in finds}) > 1
-    for each in finds:  # a page that nobody has written to takes no memory
-        assert all(each._pages[:: mmap.PAGESIZE])
-
-    def train(*, which="a"):
-        while True:
-            yield 1
-
-    for trial in kit.compare(train, which=["a", "b"]).trials:
-        assert trial.peak_memory_bytes < 1_000_000, "not counted as its memory"
+    train = noted(clock, pace, company=company)
+    made = kit.compare(train, variant=["a", "c"], seconds=8.0)
+    assert made.ratio.value == pytest.approx(1, abs=0.01)
+    assert made.ratio.verdict == "same"
 
 
 @pytest.mark.parametrize(
-    ("of", "options", "value", "verdict"),
+    ("of", "how", "value", "verdict"),
     [
-        ("peak_memory_bytes", {"seconds": 2.0}, 3, "more"),
-        ("peak_memory_bytes", {"seconds": 0.2}, 3, "more"),
+        ("peak_memory_bytes", {}, 3, "more"),
         ("run_seconds", {"seconds": None}, 3, "more"),
-        ("items_per_second", {"seconds": None, "repeats": 5}, 1 / 3, "slower"),
+        ("items_per_second", {"seconds": None, "repeats": 3}, 1 / 3, "slower"),
         ("loss", {"seconds": None, "within": 0.1}, 0.2, "more"),
         ("loss", {"seconds": None, "within": 0.3}, 0.2, "same"),
     ],
 )
-def test_memory_and_whole_runs_are_compared_in_alternating_order(
-    clock, device, of, options, value, verdict
+def test_memory_and_complete_runs_have_rounds_with_equal_seeds(
+    clock, device, of, how, value, verdict
 ):
     starts, alive = [], []
-    complete = options["seconds"] is None
+    is_complete = "seconds" in how
 
     def train(*, size=1):
-        cold = size not in [earlier for earlier, *_ in starts]
-        starts.append([size, torch.initial_seed(), 0])
+        is_cold = size not in [earlier for earlier, _ in starts]
+        starts.append((size, torch.initial_seed()))
         alive.append(size)
         assert alive == [size], "another one is alive"
-        clock.work(9.0 if cold else 0.2 * size)
+        clock.work(9.0 if is_cold else 0.2 * size)
         device.allocate(1_000_000 * size)
         try:
-            for _ in range(3 if complete else 10**9):
+            for _ in range(3 if is_complete else 10**9):
                 yield 1, {"loss": 0.1 * size}
-                starts[-1][2] += 1
-                clock.work(1.0 if cold else 0.1 * size)
+                clock.work(0.1 * size)
         finally:
             device.allocate(-1_000_000 * size)
             alive.remove(size)
 
-    made = kit.compare(train, of=of, size=[1, 3], **options)
+    made = kit.compare(train, of=of, size=[1, 3], **how)
     assert (made.ratio.value, made.ratio.verdict) == (pytest.approx(value), verdict)
-    count = options.get("repeats", 6)  # six starts, too, where memory is compared
-    order = "".join(str(size) for size, *_ in starts)
+    count = how.get("repeats", 6)
+    order = "".join(str(size) for size, _ in starts)
     assert order == "13" + ("1331" * count)[: 2 * count]
-    seeds = [seed for _, seed, _ in starts[2:]]
-    assert seeds == ([n for n in range(count) for _ in "AB"] if complete else [0] * 12)
-    assert not complete or [steps for *_, steps in starts[:2]] == [1, 1], (
-        "closed at once"
-    )
-    if of == "peak_memory_bytes":
-        assert "1 MB" in repr(made) and "3 MB" in repr(made), "nobody counts digits"
+    seeds = [seed for _, seed in starts[2:]]
+    assert seeds == [number * is_complete for number in range(count) for _ in "ab"]
     for trial, size in zip(made.trials, (1, 3), strict=True):
         assert trial.setup_seconds == pytest.approx([9.0, *[0.2 * size] * count])
         assert trial.peak_memory_bytes == 1_000_000 * size
+
+
+# Who takes turns
+
+NET, RELU = nn.Linear(2, 2), nn.ReLU()
+SGD = torch.optim.SGD(NET.parameters())
+THING = SimpleNamespace(parts={"net": NET})
+
+
+class Mine:
+    """An object of the reader's that is an experiment."""
+
+    def __init__(self, net):
+        self.net = net
+
+    def __call__(self, *, variant=1):
+        yield from plain()
+
+
+def plain(*, variant=1):
+    while True:
+        kit.clock.CLOCK.work(0.005)
+        yield 1
+
+
+def helper():
+    return NET.weight
+
+
+def uses(thing):
+    """Return an experiment that uses a thing by a helper function of its own."""
+
+    def train(*, variant=1):
+        _ = thing
+        yield from plain()
+
+    return train
+
+
+def by_helper(*, variant=1):
+    helper()
+    yield from plain()
+
+
+def takes(*, net=None, variant=1):
+    yield from plain()
+
+
+def loads(*, variant=1):
+    for _ in DataLoader(range(100_000), **ONE_WORKER):
+        kit.clock.CLOCK.work(0.005)
+        yield 1
+
+
+def shows_a_bar(*, variant=1):
+    for _ in tqdm.tqdm(plain(), file=io.StringIO(), mininterval=0):
+        yield 1
+
+
+def has(company):
+    def train(*, variant=1):
+        with company():
+            yield from plain()
+
+    return train
+
+
+@contextlib.contextmanager
+def a_child():
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            yield
+        finally:
+            child.kill()
+
+
+def sets(*, variant=1):
+    if variant == 2:
+        torch.set_num_threads(2)
+    yield from plain()
+
+
+#: Experiments, their knobs, and whether two of them can take turns.
+WHO = {
+    "plain": (plain, {}, True),
+    "own bar": (shows_a_bar, {}, True),
+    "kit's thread": (has(functools.partial(a_thread, "kit timer")), {}, True),
+    "own nets": (lambda *, variant=1: uses(nn.Linear(1, 1))(), {}, True),
+    "worker": (loads, {}, False),
+    "thread": (has(a_thread), {}, False),
+    "child": (has(a_child), {}, False),
+    "setting": (sets, {}, False),
+    "net": (uses(NET), {}, False),
+    "optimizer": (uses(SGD), {}, False),
+    "net in a list": (uses([RELU, NET]), {}, False),
+    "net by a helper": (by_helper, {}, False),
+    "net in an object": (Mine(NET), {}, False),
+    "net in a partial": (functools.partial(takes, net=NET), {}, False),
+    "net as a knob": (takes, {"net": NET}, False),
+}
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_only_those_take_turns_that_do_nothing_between_steps_and_share_nothing(
+    clock, monkeypatch, who
+):
+    for bar in (tqdm.tqdm, tqdm.auto.tqdm):  # as where no bar was shown before
+        monkeypatch.setattr(bar, "monitor", None)
+        monkeypatch.setattr(bar, "monitor_interval", 10)
+    experiment, knobs, can = WHO[who]
+    before = reader_state(), NET.weight.tolist()
+    made = kit.compare(experiment, variant=[1, 2], seconds=0.5, **knobs)
+    assert take_turns(made) is can
+    assert made.ratio.verdict == "same"
+    assert (reader_state(), NET.weight.tolist()) == before
+
+
+@pytest.mark.parametrize("what", ["a thread", "a setting"])
+def test_what_appears_late_spoils_no_ratio(clock, what):
+    """Pairs in which one turned out not to be idle are left out and made again."""
+    starts, over = collections.Counter(), threading.Event()
+
+    def train(*, variant=1):
+        starts[variant] += 1
+        for number in itertools.count():
+            if variant == 2 and starts[2] >= 5 and number == 16:
+                if what == "a thread":
+                    threading.Thread(target=over.wait, daemon=True).start()
+                else:
+                    torch.set_num_threads(2)
+            yield 1
+            profits = variant == 1 and torch.get_num_threads() == 2
+            clock.work(0.001 if profits else 0.005 * variant)
+
+    made = kit.compare(train, variant=[1, 2])
+    over.set()
+    assert list_rounds(made.trials[0]) == list_rounds(made.trials[1])
+    assert len(list_rounds(made.baseline)) >= 7
+    assert (made.ratio.value, made.ratio.verdict) == (pytest.approx(0.5), "slower")
+
+
+class Weights:
+    """What fills more than half of the memory."""
+
+
+@pytest.mark.parametrize("is_collected", [True, False])
+def test_two_that_do_not_fit_into_memory_together_run_one_after_the_other(
+    clock, is_collected
+):
+    """An allocator waits for no collection of garbage."""
+    held = []
+
+    def train(*, size=1):
+        if is_collected:
+            gc.collect()
+        weights = Weights()
+        held.append(weakref.ref(weights))
+        if sum(each() is not None for each in held) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        while True:
+            clock.work(0.01 * size)
+            yield 1
+
+    gc.disable()
+    try:
+        made = kit.compare(train, size=[1, 2])
+    finally:
+        gc.enable()
+    made = kit.compare(train, size=[1, 2])
+    assert not take_turns(made) and len(list_rounds(made.baseline)) >= 7
+    assert (made.ratio.value, made.ratio.verdict) == (pytest.approx(0.5), "slower")
+
+
+def test_one_that_does_not_fit_alone_says_so_itself(clock):
+    def train(*, size=1):
+        if size == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        yield from plain()
+
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        kit.compare(train, size=[1, 2])
+    assert "train(size=2), set-up" in "".join(caught.value.__notes__)
+
+
+# What is asked for, and an end before the end
 
 
 def test_lists_and_ranges_are_choices_each_with_a_label_of_its_own(quick):
@@ -404,132 +408,39 @@ def test_lists_and_ranges_are_choices_each_with_a_label_of_its_own(quick):
     made = kit.compare(knobs, a=range(1, 3), b=["x", "y"], c=(3, 4), d=7)
     labels = ["a=1, b='x'", "a=1, b='y'", "a=2, b='x'", "a=2, b='y'"]
     assert made.labels == labels and list(made.ratios) == labels[1:]
-    assert made.baseline is made.trials[0]
     assert made.baseline.knobs == {"a": 1, "b": "x", "c": (3, 4), "d": 7}
     assert made.trials[3].knobs == {"a": 2, "b": "y", "c": (3, 4), "d": 7}
-    assert all(any(one is kept for kept in JOURNAL) for one in (made, *made.trials))
-    with pytest.raises(ValueError, match="a=2"):
-        _ = made.ratio
-    two, long = {"one": knobs, "two": knobs}, "a" * 99
+    assert JOURNAL[-5:] == [*made.trials, made]
+    two = {"one": knobs, "two": knobs}
     names = ["one, a=1", "one, a=2", "two, a=1", "two, a=2"]
     assert kit.compare(two, a=[1, 2]).labels == names
-    again = ["a=7", "a=7 (again)", "a=7 (again 2)"]
-    assert kit.compare(knobs, a=[7, 7, 7]).labels == again
-    for values in ([min, lambda: 2], [long + "b", long + "c"], [*torch.zeros(2, 3)]):
-        assert len({*kit.compare(knobs, b=values).labels}) == 2
+    for values in ([7, 7, 7], [min, lambda: 2], [*torch.zeros(2, 3)]):
+        assert len({*kit.compare(knobs, b=values).labels}) == len(values)
 
 
-def test_a_knob_may_be_called_model(quick):
-    def look(*, model="small"):
-        while True:
-            yield len(model)
-
-    assert kit.compare(look, model=["small", "larger"]).labels[1] == "model='larger'"
-
-
-def test_a_first_functions_ordinary_parameters_are_knobs(quick):
-    def train(batch_size=8, lr=0.1):
-        while True:
-            yield batch_size, {"lr": lr}
-
-    made = kit.compare(train, batch_size=[8, 16], lr=0.5)
-    assert [trial.knobs["batch_size"] for trial in made.trials] == [8, 16]
-    assert made.baseline.last_values("lr")[-1] == 0.5
-    assert kit.measure(functools.partial(train, 32)).knobs["batch_size"] == 32
-
-
-def test_a_quick_run_starts_every_choice_and_pairs_first_and_last(quick):
-    steps = collections.Counter()
-
-    def train(*, a=1, b=1):
-        while True:
-            yield 1
-            steps[a, b] += 1
-
-    made = kit.compare(train, a=[1, 2, 3], b=[1, 2, 3])
-    assert len(steps) == 9 and 2 <= min(steps.values()) <= max(steps.values()) < 30
-    paired = {k for k, ratio in made.ratios.items() if not math.isnan(ratio.value)}
-    assert paired == {"a=1, b=3", "a=3, b=1", "a=3, b=3"}
-    others = [made.ratios[label] for label in made.ratios.keys() - paired]
-    assert len(others) == 5 and {ratio.verdict for ratio in others} == {"cannot tell"}
-    assert made._repr_html_() and repr(made) and len(made.table()) == 9
-
-
-@pytest.mark.parametrize(("early", "late"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.3)])
-def test_a_cpu_limit_of_a_container_gives_no_wrong_verdict(
-    clock, monkeypatch, early, late
-):
-    calm = {"others_cores": 0.0, "cores_per_thread": 1.0, "waiting": 0.0}
-    least = 0.25 if early else 0.02
-
-    def describe(*_):
-        return calm | {"throttled": late if clock.now > 101 else early}
-
-    # The counters are the system's: they know nothing of the fake clock.
-    monkeypatch.setattr(system, "describe_load", describe)
-    made = kit.compare(noted(clock, lambda _: 0.005), variant=["a", "c"], seconds=4.0)
-    for trial in made.trials:
-        later = [run for run in trial.runs if run.round != FIRST]
-        seconds = [block.seconds for run in later for block in run.blocks]
-        assert least <= min(seconds) <= max(seconds) < 2 * least
-        assert trial.conditions == calm | {"throttled": late}
-    assert made.ratio.verdict == ("cannot tell" if late else "same")
-    assert ("quota" in made.ratio.reason) is bool(late)
-
-
-@pytest.mark.parametrize("of", [*QUANTITIES, "loss"])
-@pytest.mark.parametrize("when", [1, 4, 5])  # the fourth one may be a first run
-@pytest.mark.filterwarnings("error")
-def test_a_stopped_comparison_says_so_at_once(clock, progresses, of, when):
-    starts, told = [], []
-
-    def train(*, variant=1):
-        starts.append(variant)
-        if len(starts) == when:
-            progresses[-1].stop()
-            told.append(progresses[-1].text())
-        yield 1, {"loss": 0.5}
-        assert not told, "it goes on"
-        for _ in range(1000):
-            yield 1, {"loss": 0.5}
-            clock.work(0.01)
-
-    seconds = None if of in ("run_seconds", "loss") else 2.0
-    within = 0.1 if of == "loss" else None
-    made = kit.compare(train, variant=[1, 2, 3], of=of, seconds=seconds, within=within)
-    assert len(starts) == when and "stopping" in told[0]
-    assert {trial.outcome for trial in made.trials} == {"stopped"}
-    assert {ratio.verdict for ratio in made.ratios.values()} == {"cannot tell"}
-    assert all(ratio.reason for ratio in made.ratios.values())
-    assert "topped" in repr(made) and "topped" in made._repr_html_()
-    assert len(made.table()) == 3
-
-
-@pytest.mark.parametrize("of", [*QUANTITIES, "loss"])
-def test_an_interrupt_keeps_what_was_measured(clock, device, of):
-    """In a step of some round; in the one of a first run there is nothing to keep."""
-    complete = of in ("run_seconds", "loss")
-    how = {"seconds": None if complete else 4.0, "title": "Mine"}
+@pytest.mark.parametrize("of", ["items_per_second", "run_seconds", "loss"])
+def test_an_interrupt_keeps_what_was_measured(clock, of):
+    is_complete = of != "items_per_second"
+    how = {"seconds": None if is_complete else 4.0}
     how |= {"within": 0.1} if of == "loss" else {}
     journal, before = len(JOURNAL), reader_state()
 
     def interrupt(start, step):
-        """Compare two, of which b is interrupted; return the interrupt."""
         starts, alive = [], []
 
         def train(*, variant="a"):
             starts.append(variant)
             alive.append(variant)
-            device.allocate(1_000_000 * (1 + (variant == "b")))
+            torch.rand(1)
             try:
-                for number in range(20 if complete else 10**9):
+                for number in range(20 if is_complete else 10**9):
+                    if (variant, starts.count("b"), number) == ("b", start, step):
+                        torch.set_num_threads(2)
+                        raise KeyboardInterrupt
                     yield 1, {"loss": 100 * PACES[variant]}
                     clock.work(PACES[variant])
-                    if (variant, starts.count("b"), number) == ("b", start, step):
-                        raise KeyboardInterrupt
             finally:
                 alive.remove(variant)
-                device.allocate(-1_000_000 * (1 + (variant == "b")))
 
         with pytest.raises(KeyboardInterrupt) as caught:
             kit.compare(train, of=of, variant=["a", "b"], **how)
@@ -537,164 +448,27 @@ def test_an_interrupt_keeps_what_was_measured(clock, device, of):
         return caught.value
 
     assert not hasattr(interrupt(start=1, step=0), "comparison")
-    error = interrupt(start=6, step=3)
-    made, text = error.comparison, str(error)
-    assert (made.of, made.title) == (of, "Mine")
-    assert made.ratio.value == pytest.approx(0.5 if of in (SPEED, "loss") else 2)
-    if of in QUANTITIES:
-        assert made.ratio.verdict == "cannot tell" and "stopped" in made.ratio.reason
+    error = interrupt(start=6, step=4)
+    made = error.comparison
+    expected = 2 if of == "run_seconds" else 0.5
+    assert made.of == of and made.ratio.value == pytest.approx(expected, rel=0.01)
+    assert made.ratio.verdict == "cannot tell" and "stopped" in made.ratio.reason
     assert [trial.outcome for trial in made.trials] == ["stopped", "stopped"]
-    assert [len(rounds_of(trial)) for trial in made.trials] == [5, 5]
-    for words in ("sys.last_value.comparison", repr(made), "Stopped before the end"):
-        assert words in text
+    assert "sys.last_value.comparison" in str(error) and repr(made) in str(error)
 
 
-@contextlib.contextmanager
-def somebody_measures():
-    has_begun, let_go = threading.Event(), threading.Event()
-
-    def measure():
-        with take_turn(Progress("measuring train(lr=0.1)")):
-            has_begun.set()
-            assert let_go.wait(20)
-
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(measure)
-        assert has_begun.wait(20)
-        yield let_go
-        let_go.set()
-        done.result(20)
-
-
-def nap(*, pause=1):
-    while True:
-        time.sleep(0.001 * pause)
-        yield 1
-
-
-@pytest.mark.parametrize("stop", [False, True], ids=["waits", "is stopped"])
-@pytest.mark.parametrize("knobs", [{}, {"size": [1, 2]}], ids=["measure", "compare"])
-def test_who_waits_says_for_whom_and_may_stop(quick, progresses, stop, knobs):
-    ask, begun = kit.compare if knobs else kit.measure, []
-
-    def train(*, size=1):
-        begun.append(size)
-        yield from nap()
-
-    with somebody_measures() as let_go, ThreadPoolExecutor(1) as pool:
-        call = pool.submit(ask, train, **knobs)
-        wait_until(lambda: progresses and "lr=0.1" in progresses[-1].text())
-        assert progresses[-1].waiting and not begun
-        progresses[-1].stop() if stop else let_go.set()
-        made = call.result(20)
-    expected = "stopped" if stop else "finished"
-    assert {trial.outcome for trial in getattr(made, "trials", [made])} == {expected}
-    assert bool(begun) is not stop and ("stop" in repr(made).lower()) is stop
-
-
-def test_a_measurement_inside_another_and_in_a_forked_child_does_not_wait(quick):
-    def outer(*, pause=1):
-        assert kit.measure(nap, pause=pause).outcome == "finished"
-        yield from nap()
-
-    with somebody_measures():
-        child = forked(kit.measure, nap)
-        child.join(10)
-        child.kill()
-        child.join()
-        assert child.exitcode == 0, "it waits for a thread that it does not have"
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(kit.compare, outer, pause=[1, 2]).result(20).ratio
-
-
-def test_a_set_up_prints_at_its_first_start_and_steps_as_they_like(quick, capsys):
-    def prints(*, size=1, length=3):
-        print(f"set-up of {size}")
-        sys.stdout.writelines([f"more of {size}\n"])
-        for _ in range(length):
-            yield 1
-            print("a step")
-
-    for _ in range(2):  # the next call shows it again
-        for ask in (
-            lambda: [kit.measure(prints, seconds=None, repeats=3)],
-            lambda: [kit.measure(prints)],  # it is started again in one run
-            lambda: kit.compare(prints, size=[1, 2], length=10**9).trials,
-        ):
-            trials = ask()
-            said = capsys.readouterr().out
-            for trial in trials:
-                assert said.count(f"p of {trial.knobs['size']}\nmore of") == 1
-            assert said.count("up of") == len(trials) and said.count("a step") > 1
-
-
-@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
-def test_other_cells_can_print_while_the_kit_measures_and_after_an_error(
-    quick, capsys, error
-):
-    inside, go_on, starts = threading.Event(), threading.Event(), []
-    before = dict(vars(sys.stdout))
-
-    def waits():
-        starts.append(True)
-        print("set-up")
-        if len(starts) == 2:
-            inside.set()
-            assert go_on.wait(20)
-            if error:
-                raise error
-        yield from [1, 1, 1]
-
-    with ThreadPoolExecutor(1) as pool:
-        measured = pool.submit(kit.measure, waits, seconds=None, repeats=2)
-        assert inside.wait(20)
-        print("the reader's own")
-        go_on.set()
-        assert bool(measured.exception(20)) == bool(error)
-    assert capsys.readouterr().out.splitlines() == ["set-up", "the reader's own"]
-    assert vars(sys.stdout) == before
-
-
-def test_the_time_left_is_judged_by_what_was_spent(monkeypatch):
-    now = [0.0]
-    clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr("kit.progress.time", clock)
-    progress = Progress("training")
-    progress.begin(0, 4, seconds=5)
-    assert progress.seconds_left == 20
-    now[0] = 3.0
-    progress.begin(1, 4, seconds=5)
-    assert progress.seconds_left == 15
-    progress.expect(1.5)  # no part is more than done
-    assert (progress.fraction, progress.seconds_left) == (0.5, 3)
-    now[0] = 60.0
-    assert "no step has ended for 60 s" in progress.text()
-
-
-def test_progress_does_not_say_that_a_running_loop_hangs(monkeypatch):
-    heard = []
-    monkeypatch.setattr(Progress, "hear", lambda self: heard.append(1))
+def test_an_interrupt_of_one_measurement_puts_everything_back(clock):
+    before, closed = reader_state(), []
 
     def train():
-        for _ in range(20):
+        try:
             yield 1
+            torch.set_default_dtype(torch.float64)
+            torch.rand(1)
+            raise KeyboardInterrupt
+        finally:
+            closed.append(math.inf)
 
-    kit.measure(train, seconds=None)
-    assert len(heard) >= 19
-
-
-def test_progress_is_told_but_in_a_pause_and_a_stored_page(capsys, monkeypatch):
-    before, progress = {*threading.enumerate()}, Progress("training", at_once=True)
-    progress.hushed = True
-    with progress:
-        (thread,) = {*threading.enumerate()} - before
-        assert thread.name.startswith("kit ")
-        time.sleep(0.3)
-        assert capsys.readouterr().err == ""
-        progress.hushed = False
-        wait_until(lambda: "training" in capsys.readouterr().err)
-    assert not thread.is_alive()
-    monkeypatch.setenv("KIT_STATIC", "1")
-    with Progress("training", at_once=True):
-        time.sleep(0.2)
-    assert capsys.readouterr().err == ""
+    with pytest.raises(KeyboardInterrupt):
+        kit.measure(train)
+    assert closed and reader_state() == before

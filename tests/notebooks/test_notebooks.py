@@ -1,30 +1,19 @@
-"""Notebooks store nothing wrong or stale, and are renewed without measuring again."""
+"""Notebooks store nothing wrong or stale."""
 
 import re
-import subprocess
 
 import check_notebooks
 import nbformat
 import pages
 import pytest
-import renew
-import torch
 from check_notebooks import find_faults
 from fingerprints import (
     Cell,
     ClaimError,
     fingerprint,
     fingerprint_claims,
-    read_cells,
 )
 from project import APPENDICES, CHAPTERS, PYTHON, ROOT, TUTORIALS, every_chapter
-from replay import find_drawn, merge, return_recorded
-from trials import make_machine, rate_trial
-
-import kit
-from kit import panel, recording, results, tuning
-from kit.measuring import measurement
-from kit.measuring.comparison import Comparison
 
 NOTEBOOKS = [*CHAPTERS, *APPENDICES]
 #: Chapters whose second edition is to come have fewer cells that nbval compares.
@@ -189,123 +178,3 @@ def test_a_module_beside_the_notebook_counts_and_a_file_of_a_cell_by_its_cell(tm
 def test_a_claim_that_stands_twice_is_refused(tmp_path):
     with pytest.raises(ClaimError, match="twice"):
         fingerprint_claim(tmp_path / "made_up.ipynb", BEFORE, CLAIM, CLAIM)
-
-
-# Replay
-
-
-def run_of(*outputs):
-    """A run of a notebook whose cells print these texts."""
-    sources = ["x = kit.compare(f)\nx", "print(x.ratio)", "losses", "time_it(x)"]
-    cells = []
-    for number, (source, text) in enumerate(zip(sources, outputs, strict=True)):
-        cell = nbformat.v4.new_code_cell(source)
-        cell.id, cell.execution_count = f"cell-{number}", number + 1
-        cell.outputs = [nbformat.v4.new_output("stream", text=text)]
-        cells.append(cell)
-    made_by = {cell.id: "of an earlier title" for cell in cells}
-    return nbformat.v4.new_notebook(cells=cells, metadata={"kit": {"made_by": made_by}})
-
-
-def test_replay_renews_what_was_recorded_and_keeps_what_was_not():
-    stored = run_of("old", "old ratio", "old loss", "1 ms")
-    one = run_of("new", "new ratio", "new loss", "2 ms")
-    other = run_of("new", "new ratio", "new loss", "3 ms")
-    remarks = merge(stored, [one, other])
-    shown = [cell.outputs[0].text for cell in stored.cells]
-    assert shown == ["new", "new ratio", "old loss", "1 ms"]
-    made_by = stored.metadata.kit.made_by
-    renewed = [name for name, value in made_by.items() if "earlier" not in value]
-    assert renewed == ["cell-0", "cell-1"]
-    assert [remark.split()[0] for remark in remarks] == ["cell-2", "cell-3"]
-    assert find_drawn([Cell("a", "kit.recorded('x/y')"), Cell("b", "2")]) == {"a"}
-
-
-def count(*, n=1):
-    while True:
-        yield n
-
-
-RENEWED = [("x.save()", True), ("x.save(2)", False), ("y.save()", False)]
-
-
-@pytest.mark.parametrize(("after", "is_kept"), RENEWED)
-def test_a_renamed_method_keeps_what_was_recorded_and_nothing_else_does(
-    notebook, after, is_kept
-):
-    path = notebook("x.write()", "kit.claim('It is fast.', ratio)")
-    (then,) = fingerprint_claims(path, read_cells(path)).values()
-    recorded = path.parent / "recordings" / "made_up__here__2025-01-01.json"
-    rows = [{"sentence": "It is fast.", "fingerprint": then}]
-    recording.write(recording.Recording([], [], rows), recorded)
-    stale = recording.Recording([], [], [{"sentence": "It is fast."}])
-    recording.write(stale, recorded.with_stem("made_up__elsewhere__2025-01-01"))
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(path.parent)]
-    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "before"]):
-        subprocess.run([*git, *arguments], check=True)
-    faults = change(path, lambda _, cell: cell.update(source=after))
-    assert faults == ["changed since the outputs were made: cell-0"]
-    if is_kept:
-        assert len(renew.renew(path, "HEAD", {"write": "save"})) == 2
-    else:
-        with pytest.raises(SystemExit, match="more than names has changed"):
-            renew.renew(path, "HEAD", {"write": "save"})
-    assert (list(find_faults(path)) == []) is is_kept
-    (now,) = fingerprint_claims(path, read_cells(path)).values()
-    (row,) = recording.read(recorded).claims
-    assert (row["fingerprint"] == now) is is_kept
-
-
-@pytest.fixture
-def put_back(monkeypatch):
-    """Put back what a replay sets in the kit."""
-    for module in (measurement, panel, tuning):
-        for name in ("compare_watched", "measure_watched"):
-            monkeypatch.setattr(module, name, getattr(measurement, name), raising=False)
-    monkeypatch.setattr(results, "this_machine", results.this_machine)
-
-
-@pytest.fixture
-def replayed(tmp_path, put_back):
-    """Replay a recording in which n=2 is three times as fast as n=1."""
-    machine = make_machine("imaginary-2-cores")
-    slow = rate_trial(1.0, machine=machine, knobs={"n": 1})
-    fast = rate_trial(1 / 3, machine=machine, knobs={"n": 2})
-    comparison = Comparison([slow, fast], ["n=1", "n=2"])
-    recording.write(
-        recording.Recording([slow, fast, fast], [comparison], []), tmp_path / "a.json"
-    )
-    return_recorded(tmp_path / "a.json")
-
-
-def test_replay_knows_a_knob_that_a_recording_has_in_words(tmp_path, put_back):
-    trial = rate_trial(1.0, knobs={"n": torch.float32})
-    recording.write(recording.Recording([trial], [], []), tmp_path / "a.json")
-    return_recorded(tmp_path / "a.json")
-    assert kit.measure(count, n=torch.float32).knobs == {"n": "torch.float32"}
-
-
-def test_replay_measures_nothing_and_takes_the_new_title(replayed):
-    made = kit.compare(count, n=[1, 2], title="Three times as fast.")
-    assert made.ratio.value == pytest.approx(3)
-    assert made.headline() == "Three times as fast."
-    assert kit.measure(count, n=2).items_per_second == pytest.approx(30)
-    with pytest.raises(recording.RecordingError, match="nothing of it"):
-        kit.measure(count, n=1)
-
-
-def test_replay_lets_finders_measure_since_no_recording_has_what_they_try(
-    replayed, monkeypatch
-):
-    monkeypatch.setenv("KIT_QUICK", "1")
-    tuned = tuning.find_batch_size(count, knob="n", memory=1e9, most=2)
-    assert list(tuned.trials) == [2]
-    assert kit.compare(count, n=[1, 2]).ratio.value == pytest.approx(3)
-
-
-@pytest.mark.parametrize(
-    ("how", "knobs"), [("compare", {"n": [1, 3]}), ("measure", {})]
-)
-def test_replay_refuses_what_was_not_recorded_there(replayed, how, knobs):
-    with pytest.raises(recording.RecordingError, match=r"recorded was|nothing of it"):
-        getattr(kit, how)(count, **knobs)

@@ -20,7 +20,7 @@ from kit.measuring.compare import Request, compare_variants, make_variants
 
 from .peers import PEERS
 from .schedule import ALONE, KIT, Job
-from .works import ALLOCATIONS, BYTES, WORKS
+from .works import WORKS
 
 #: How often the kit and PyTorch's timer take turns on one piece of work.
 _TURNS = 6
@@ -29,10 +29,6 @@ _TURNS = 6
 def do(job):
     if job.kind == "agreement":
         return _agree(job)
-    if job.kind == "allocation":
-        trial = kit.measure(ALLOCATIONS[job.work], seconds=job.seconds)
-        added = trial.peak_memory_bytes or 0
-        return {"value": added / BYTES, "ours": added, "theirs": BYTES}
     work = WORKS[job.work]
     if job.method in PEERS:
         starts = [functools.partial(work, units=units) for units in job.units]

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from . import running
 from .code import hash_measuring
-from .report import BARS, find_columns_behind, summarise
-from .schedule import KIT, PEERS, SCHEDULE, all_jobs
+from .report import BARS, summarise
+from .schedule import SCHEDULE, all_jobs
 
 FOLDER = Path(__file__).parent / "results"
 BEGIN, END = "<!-- calibration -->", "<!-- end of calibration -->"
+#: A cell with fewer cases says nothing by itself.
+_FEW = 8
 #: What is kept of a row; a row lacks those that its kind does not have.
 COLUMNS = ["name", "kind", "method", "condition", "work", "units", "truth", "seconds"]
 COLUMNS += ["wall_seconds", "at", "value", "low", "high", "verdict", "reason", "starts"]
@@ -94,7 +96,7 @@ def render(result):
     """Return a result as Markdown, for the part of a page between the markers."""
     parts = [_provenance(result), render_bars(result["summary"])]
     parts += [_remarks(result["summary"]), _tools(result["summary"])]
-    return "\n\n".join([*parts, _comparison(result["summary"])]).strip()
+    return "\n\n".join(parts).strip()
 
 
 def _provenance(result):
@@ -137,7 +139,7 @@ def _remarks(summary):
         f"{judged['count']}."
         for bar in summary["bars"]
         for cell, judged in bar["cells"].items()
-        if not judged["holds"]
+        if judged["count"] >= _FEW and not judged["holds"]
     ]
     said = said or ["- No cell (condition × work) by itself refutes a promise."]
     if summary["errors"]:
@@ -149,37 +151,19 @@ def _remarks(summary):
 
 
 def _tools(summary):
-    columns = ("false alarms", "coverage", "power, 5 %")
-    lines = [
-        f"| condition | tool | {' | '.join(columns)} | time ÷ budget |",
-        "| --- " * (len(columns) + 3) + "|",
-    ]
+    columns = [name for name in summary["tools"][0] if name != "tool"]
+    lines = [f"| tool | {' | '.join(columns)} |", "| --- " * (len(columns) + 1) + "|"]
     for entry in summary["tools"]:
-        if entry["tool"] in PEERS and entry["condition"] != "all":
-            continue  # a cell of theirs has few cases; the raw rows are stored
-        if not entry["coverage"]["count"]:
-            continue
-        cells = [entry["condition"], entry["tool"]]
+        cells = [entry["tool"]]
         for column in columns:
-            count, found = entry[column]["count"], entry[column]["successes"]
-            share = _percent(found / count) if count else "–"
-            cells.append(f"{found} of {count} ({share})")
-        over = entry["time over budget"]
-        cells.append("–" if over is None else f"{over:.2f}")
+            found = entry[column]
+            if isinstance(found, list):
+                share = found[0] / found[1] if found[1] else None
+                cells.append(f"{found[0]} of {found[1]} ({_percent(share)})")
+            else:
+                cells.append("–" if found is None else f"{found:.2f}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _comparison(summary):
-    tools = summary["tools"]
-    if not any(e["false alarms"]["count"] for e in tools if e["tool"] != KIT):
-        return ""
-    return "\n".join(
-        f"- Behind {peer} in: {', '.join(columns)}."
-        if columns
-        else f"- At least level with {peer} in every column."
-        for peer, columns in find_columns_behind(tools).items()
-    )
 
 
 def _percent(share):

@@ -4,14 +4,15 @@ The table below is one round, and a full pass has `ROUNDS` of them. Drift hits a
 alike so, and a run that stops early is balanced.
 """
 
+import itertools
 import random
 from dataclasses import asdict, dataclass
 
-from .works import ALLOCATIONS, ONE_THREAD
+from .works import WORKS
 
 KIT = "kit"
-#: The kit where no two variants take turns: what that buys is seen beside it.
-ALONE = "kit, no turns"
+#: The kit as it compares what cannot take turns.
+ALONE = "kit, one after the other"
 PEERS = ("adaptive_autorange", "pyperf")
 CONDITIONS = ("quiet", "busy")
 #: Units of work (baseline, variant); which comes first is drawn anew each time.
@@ -22,14 +23,14 @@ PAIRS = {
     "10/13": (20, 26),
     "1/2": (20, 40),
 }
-ROUNDS = 8
+ROUNDS = 16
 #: At most so many comparisons share a process, and with it the luck of its addresses.
 MOST_JOBS = 9
 #: About how many seconds a process takes before it measures, and how many times its
 #: budget a comparison takes.
 _SECONDS_PER_PROCESS = 4.0
 _OVER = {KIT: 1.6, ALONE: 2.5, **dict.fromkeys(PEERS, 1.1)}
-_OVER_OF_OTHERS = 6.0
+_OVER_AGREEMENT = 4.0
 
 
 @dataclass(frozen=True)
@@ -41,27 +42,22 @@ class Row:
     seconds: float
     count: int = 1
     every: int = 1
-    works: tuple[str, ...] = tuple(ONE_THREAD)
     conditions: tuple[str, ...] = CONDITIONS
     methods: tuple[str, ...] = (KIT,)
 
 
 SCHEDULE = (
-    Row("same", "1", 2.0, count=8),
-    Row("truth", "10/13", 2.0),
-    Row("truth", "1/2", 2.0),
-    Row("power", "10/12", 2.0, count=2),
-    Row("power", "20/21", 5.0, count=2),
-    # Nobody takes turns with a loader's workers.
-    Row("same", "1", 2.0, every=2, works=("loader",)),
-    Row("same", "1", 2.0, methods=(ALONE,)),
-    Row("power", "20/21", 5.0, every=2, methods=(ALONE,)),
-    Row("same", "1", 2.0, every=2, methods=PEERS),
-    Row("power", "20/21", 5.0, every=2, methods=PEERS),
-    Row("agreement", "1", 2.0, every=4, conditions=("quiet",)),
-    Row(
-        "allocation", "1", 0.3, every=4, works=tuple(ALLOCATIONS), conditions=("quiet",)
-    ),
+    Row("same", "1", 2.0, count=4),
+    Row("power", "10/12", 2.0),
+    Row("power", "20/21", 5.0),
+    Row("truth", "10/13", 2.0, every=2),
+    Row("truth", "1/2", 2.0, every=2),
+    Row("same", "1", 2.0, every=2, methods=(ALONE,)),
+    Row("power", "20/21", 5.0, every=4, methods=(ALONE,)),
+    Row("same", "1", 2.0, every=4, methods=PEERS[:1]),
+    Row("same", "1", 2.0, every=4, methods=PEERS[1:]),
+    Row("power", "20/21", 5.0, every=4, methods=PEERS),
+    Row("agreement", "1", 2.0, every=8, conditions=("quiet",)),
 )
 
 
@@ -84,23 +80,21 @@ class Job:
     @property
     def expected_seconds(self):
         """About how long it takes."""
-        is_common = self.work in ONE_THREAD and self.kind != "agreement"
-        return self.seconds * (_OVER[self.method] if is_common else _OVER_OF_OTHERS)
+        is_agreement = self.kind == "agreement"
+        return self.seconds * (_OVER_AGREEMENT if is_agreement else _OVER[self.method])
 
     def to_row(self):
         return asdict(self) | {"truth": self.truth}
 
 
 def list_jobs(number):
-    """Return the comparisons of a round."""
+    """Return the comparisons of a round; rows that skip rounds skip different ones."""
     order = random.Random(number)
     jobs = []
-    for row in SCHEDULE:
-        for condition in row.conditions:
-            for work in row.works:
-                for method in row.methods:
-                    if number % row.every == 0:
-                        jobs += _list_jobs(row, number, condition, work, method, order)
+    for place, row in enumerate(SCHEDULE):
+        if (number + place) % row.every == 0:
+            for cell in itertools.product(row.conditions, WORKS, row.methods):
+                jobs += _list_jobs(row, number, *cell, order)
     return jobs
 
 
@@ -115,19 +109,22 @@ def _list_jobs(row, number, condition, work, method, order):
 def list_batches(number):
     """Return the comparisons of a round by process: a few of one cell for each.
 
-    Both are in an order that is drawn: of the processes, and of what each does.
+    Both are in an order that is drawn: of the processes, which are quiet and busy by
+    turns, and of what each does.
     """
     cells = {}
     for job in list_jobs(number):
         cells.setdefault((job.condition, job.work), []).append(job)
     order = random.Random(number)
-    batches = []
-    for jobs in cells.values():
+    batches = {condition: [] for condition in CONDITIONS}
+    for (condition, _), jobs in cells.items():
         order.shuffle(jobs)
         count = -(-len(jobs) // MOST_JOBS)
-        batches += [jobs[start::count] for start in range(count)]
-    order.shuffle(batches)
-    return batches
+        batches[condition] += [jobs[start::count] for start in range(count)]
+    for some in batches.values():
+        order.shuffle(some)
+    by_turns = itertools.zip_longest(*batches.values())
+    return [batch for some in by_turns for batch in some if batch]
 
 
 def all_batches():
