@@ -41,6 +41,7 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
+            self._bar.n = self._bar.total  # else a notebook keeps it, in red
             self._bar.close()
 
     def show(self, share: float) -> None:

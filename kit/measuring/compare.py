@@ -33,8 +33,8 @@ _WANTED_PAIRS, _MOST_OVER = 5, 3.0
 #: A run is timed for a quarter of the time that its start takes at least. One that
 #: takes no turns may have loader workers, whose queue was full when it began.
 _SHARE_OF_START, _LEAST_ALONE = 0.25, 0.2
-#: Cold starts are timed for this share of the budget in all.
-_COLD_SHARE = 0.15
+#: A cold start is timed for so many times as long as a later run is planned to be.
+_COLD = 2.0
 
 
 @dataclass(frozen=True)
@@ -374,10 +374,10 @@ class _Rates:
         if is_quick():
             self._run_one_after_the_other(self.variants, 0)
             return
-        share = _COLD_SHARE * self.seconds / len(self.variants)
+        seconds = _COLD * max(self._count_seconds(), _LEAST_ALONE)
         for variant in self.variants:
             make_room_for_compiled(1)
-            _time_run(variant, COLD, max(share, 2 * self._count_seconds()))
+            _time_run(variant, COLD, seconds)
         begun = clock.CLOCK.wall()
         pairs = 0
         while True:

@@ -64,7 +64,7 @@ class Unit:
 _TIMES = {"s": 1.0, "ms": 1e3, "µs": 1e6, "us": 1e6, "ns": 1e9}
 _PREFIXES = {"": 1.0, "k": 1e-3, "M": 1e-6, "G": 1e-9, "T": 1e-12}
 #: What readers say for a step; only "step" is known to be one.
-_STEPS = re.compile(r"(step|batch(es)?|it|iters?|iterations?|updates?|epochs?)")
+_STEPS = re.compile(r"(steps?|batch(es)?|its?|iters?|iterations?|updates?|epochs?)")
 
 
 def read_unit(text: str | None) -> Unit:
@@ -383,7 +383,8 @@ def _plot_lines(
         own.sort(key=lambda number: positions[number])
         xs = [positions[number] for number in own]
         middles, lows, highs = zip(*(values[number] for number in own), strict=True)
-        series[name or "measured"] = xs, middles, lows, highs, "measured"
+        if not all(map(math.isnan, middles)):
+            series[name or "measured"] = xs, middles, lows, highs, "measured"
         heights = [predicted[number] for number in own]
         if not all(map(math.isnan, heights)):
             model = f"predicted, {name}" if name else "predicted"

@@ -22,7 +22,7 @@ QUANTITIES = {
 }
 #: Two speeds within 2 % of each other are "the same" for every practical purpose.
 SAME = 1.02
-#: A verdict on rates needs so many pairs of rounds.
+#: So many pairs of rounds are made at least; of fewer, each round is a value.
 LEAST_PAIRS = 3
 #: A cold start whose ratio is off by over a fifth tells of a speed that changes.
 CHANGED = 1.2
@@ -229,6 +229,8 @@ def compare_trials(
     reason = ""
     trials = [baseline, variant]
     doubt = _find_doubt(trials, is_rate, len(values))
+    if values and math.isnan(estimate.value):
+        doubt = doubt or f"{of} is not a number in at least one run: it has diverged."
     if not doubt and is_rate:
         reach = _stretch_to_cold_start(estimate, trials, rounds)
         if judge(reach, same, above, below) != verdict:
@@ -241,7 +243,6 @@ def compare_trials(
         verdict, reason = "cannot tell", doubt
     elif verdict == "cannot tell":
         reason = "The interval holds both what counts as the same and what does not."
-    if verdict == "cannot tell" and not doubt:
         reason += _advise(estimate, same, is_rate, len(values), took_seconds)
     if is_ratio:
         estimate = Estimate(*map(_exp, estimate))
