@@ -4,10 +4,8 @@ Each maker takes a stage and returns two experiments by name, the baseline first
 only a fake clock moves; `benchmarks/real_adversarial.py` has makers where `real=None`.
 """
 
-import contextlib
 import functools
 import itertools
-import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
@@ -103,8 +101,8 @@ class SimulatedStage:
     def half_over(self):
         return self.clock.now > self.half
 
-    def work(self, milliseconds, *, delay=0.0, own=0.0):
-        self.clock.work(milliseconds / 1000, delay=delay / 1000, own=own / 1000)
+    def work(self, milliseconds):
+        self.clock.work(milliseconds / 1000)
 
     rest = work
 
@@ -134,23 +132,6 @@ def works(stage, **milliseconds):
 
 def twice(step):
     return pair(first=step, second=step)
-
-
-@lies("stolen core", "slower", real=None, ratio=1 / 2)
-def stolen_core(stage):
-    """Its workers use the trainer's own core, whose waiting is taken off elsewhere."""
-    return pair(
-        alone=lambda _: stage.work(5), crowded=lambda _: stage.work(10, delay=5, own=5)
-    )
-
-
-@lies("eight threads", "slower", real=None, ratio=5 / 12)
-def eight_threads(stage):
-    """Its eight threads wait for each other on two cores, which looks like waiting."""
-    return pair(
-        two=lambda number: stage.work(5, own=5),
-        eight=lambda number: stage.work(12, delay=7, own=12),
-    )
 
 
 @lies("prefetch head start", "same", real=None, seconds=4.0, **HIDDEN)
@@ -247,48 +228,10 @@ def model_trained_by_both(stage):
     return {"first": train, "second": lambda: train()}
 
 
-@lies("worker left over", "same", real=None, ratio=1.0)
-def worker_left_over(stage):
-    """A worker of the baseline lives on after it and slows down whoever comes next."""
-    left = []
-
-    def runs_on(worker):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.wait(1)  # one that was killed just now has a moment to end
-        return worker.returncode is None
-
-    def step(number):
-        stage.work(10 if any(map(runs_on, left)) else 5)
-
-    def leaves():
-        worker = subprocess.Popen(["sleep", "60"])
-        try:
-            yield from repeat(step)()
-        finally:
-            left.append(worker)
-
-    return {"leaves": leaves, "plain": repeat(step)}
-
-
 @lies("throttled half", "same", ratio=1.0)
 def throttled_half(stage):
     """The machine halves its speed half-way, and the variant is measured last."""
     return twice(lambda number: stage.work(4 if stage.half_over else 2))
-
-
-@lies("neighbour half-way", "same", real=None, ratio=1.0)
-def neighbor_half_way(stage):
-    """A neighbor takes half of the core from half-way on."""
-    return twice(
-        lambda number: stage.work(10, delay=5) if stage.half_over else stage.work(5)
-    )
-
-
-@lies("jumping clock", "same", real=None, **HIDDEN)
-def jumping_clock(stage, seconds=50.0):
-    """The clock jumps ahead by 50 s in the middle of a step, once."""
-    numbers = itertools.count()
-    return twice(lambda _: stage.work(5 + 1000 * seconds * (next(numbers) == 300)))
 
 
 def wait(stage):
@@ -337,7 +280,7 @@ def collection_storm(stage):
     return works(stage, plain=2, storms=lambda n: 62 if n % 100 == 99 else 2)
 
 
-@lies("compiles late", "faster", real=None, excuses=CHANGES)
+@lies("compiles late", "faster", real=None, **HIDDEN)
 def compiles_late(stage):
     """It compiles in its first step, and again where a batch has another shape."""
     return works(stage, eager=5, compiled=lambda n: 300 if n in (1, NEW_SHAPE) else 2.5)

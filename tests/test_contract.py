@@ -28,18 +28,17 @@ FILES = sorted(KIT.rglob("*.py"))
 
 #: The fixed public names: where each is built, and its keywords.
 NAMES = {
-    "measure": "measuring seconds=2.0 repeats=None on=None",
-    "compare": "measuring of='items_per_second' seconds=4.0 repeats=None within=None "
-    "on=None patient=False title=None unit=None",
-    "explore": "panel of='items_per_second' seconds=2.0 within=None on=None "
-    "predict=None title=None unit=None",
+    "measure": "measuring seconds=2.0 repeats=5 on=None",
+    "compare": "measuring of='items_per_second' seconds=4.0 repeats=6 within=None "
+    "on=None unit=None",
+    "explore": "panel of='items_per_second' seconds=2.0 repeats=6 within=None "
+    "on=None predict=None title=None unit=None",
     "diagnose": "diagnosis seconds=40.0 try_compile=False",
     "timeline": "diagnosis steps=3 on=None title=None",
     "guess": "teaching unit='×'",
     "claim": "teaching expect='faster' at_least=None otherwise=… open=False",
     "check": "teaching",
     "this_machine": "machine root=…",
-    "recorded": "recording machine=None folder=None",
     "save": "recording",
     "load": "recording",
     "start_ranks": "ranks timeout=25.0 cluster=None",

@@ -12,6 +12,7 @@ import functools
 import inspect
 import operator
 import random
+import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -281,9 +282,9 @@ def _list_parts(value: Any) -> list[Any]:
 
 def _is_readers(thing: Any) -> bool:
     """Return whether a function or a class is of no installed package."""
-    module = inspect.getmodule(thing)
-    file = getattr(module, "__file__", None) or ""
-    return not file.startswith(_INSTALLED)
+    name = thing.__module__
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return name == "__main__" or bool(file and not file.startswith(_INSTALLED))
 
 
 def _list_names(function: types.FunctionType) -> Iterator[Any]:

@@ -54,9 +54,11 @@ def a_thread(name=None):
     done = threading.Event()
     thread = threading.Thread(target=done.wait, name=name)
     thread.start()
-    yield
-    done.set()
-    thread.join()
+    try:
+        yield
+    finally:  # else the test session would wait for it for ever
+        done.set()
+        thread.join()
 
 
 def list_rounds(trial):

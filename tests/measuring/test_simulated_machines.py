@@ -1,6 +1,6 @@
 """Verdicts and intervals are right as often as promised, and pairs do not deceive them.
 
-Block times are drawn from a model whose truth is known, and judged as measured ones.
+Times of stretches are drawn from a model whose truth is known, and judged.
 A bar holds unless the 95 % Wilson interval of the share excludes it.
 """
 
@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 from trials import make_machine, rate_trial
 
 import kit
-from kit.measuring.ratio import compare_trials
+from kit.measuring.verdict import compare_trials
 
 ALARMS, COVERED = 0.05, 0.93
 PLACE = make_machine()
@@ -97,7 +97,7 @@ def test_a_thing_is_not_called_faster_than_itself(noise):
     assert_share(holds(ratios, 1.0), least=COVERED)
 
 
-KINDS = [{"pairs": pairs} for pairs in (1, 2, 4, 6, 8)]
+KINDS = [{"pairs": pairs} for pairs in (3, 5, 8)]
 KINDS += [{"turns": 1}, {"turns": 12, "count": 100}, {"truth": 10 / 13}]
 
 
@@ -110,20 +110,11 @@ def test_the_interval_holds_the_truth(kind):
         assert_share(cell, least=COVERED)
 
 
-WRONG = "faster", "slower", "same"
-#: Five pairs of rounds are what about 2 s buy, eight what 5 s buy.
-POWER = [(QUIET, 20 / 21, 8, "slower", 0.90), (QUIET, 1.0, 8, "same", 0.95)]
-POWER += [(noise, 1.2, 5, "faster", 0.95) for noise in MACHINES]
-POWER += [(STILL, 1.0, 5, "same", 0.90)]
-
-
-@pytest.mark.parametrize(("noise", "truth", "pairs", "verdict", "least"), POWER)
-def test_what_differs_and_what_is_the_same_is_found_in_nine_of_ten_comparisons(
-    noise, truth, pairs, verdict, least
-):
-    ratios = judge_many(200, truth, noise, pairs)
-    assert_share(says(ratios, verdict), least=least)
-    assert_share(says(ratios, *({*WRONG} - {verdict})), most=0.02)
+@pytest.mark.parametrize("noise", MACHINES, ids=str)
+def test_a_fifth_is_called_in_nine_of_ten_comparisons(noise):
+    ratios = judge_many(200, 1.2, noise, pairs=8)
+    assert_share(says(ratios, "faster"), least=0.9)
+    assert_share(says(ratios, "slower", "same"), most=0.02)
 
 
 #: Of adversarial experiments; `make test-all` has them in real time.
@@ -132,9 +123,8 @@ SECONDS = 4.0
 
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda each: each.name)
 def test_pairs_built_to_deceive_get_the_true_verdict_or_a_reason(
-    adversary, clock, device, grace
+    adversary, clock, device
 ):
-    grace(0.1)  # a worker left over has 2 s
     experiments = adversary.simulated(SimulatedStage(SECONDS, clock, device))
     made = kit.compare(experiments, seconds=SECONDS)
     verdict, reason = made.ratio.verdict, made.ratio.reason

@@ -24,9 +24,6 @@ from torch import nn
 import kit
 from kit.errors import ExperimentError
 from kit.measuring.experiment import resolve
-from kit.measuring.measurement import measure_watched
-from kit.measuring.run import drive
-from kit.progress import Progress
 from kit.ranks import RankError
 from kit.ranks.call import explain_failure
 from kit.ranks.rank import Outcome
@@ -166,43 +163,39 @@ def reduce(*, size=1000):
         yield 8, {"sum": numbers.sum(), "rank": dist.get_rank()}
 
 
-def test_items_are_summed_and_a_block_lasts_as_long_as_its_slowest_rank(ranks):
+def test_items_are_summed_and_metrics_are_those_of_the_first(ranks):
     trial = kit.measure(reduce, on=ranks, seconds=0.3)
     assert trial.knobs == {"ranks": 2, "size": 1000}
-    assert all(block.items == 16 * block.steps for block in trial.blocks)
+    stretches = [stretch for run in trial.runs for stretch in run.stretches]
+    assert all(each.items == 16 * each.steps for each in stretches)
+    assert all(each.seconds >= 0.1 for each in stretches)
     assert (set(trial.metrics["sum"]), set(trial.metrics["rank"])) == ({1000.0}, {0.0})
-    for block in trial.blocks:
-        # A block may be several stretches, of which the slowest rank's counts.
-        assert len(block.rank_seconds) == 2 and block.seconds == block.wall_seconds
-        assert max(block.rank_seconds) <= block.seconds <= sum(block.rank_seconds)
-        assert block.seconds >= 0.1
     assert any("On ranks 0, 1: cpu" in note for note in trial.notes)
 
 
-def test_who_starts_later_is_not_waited_for_within_a_block(ranks):
+def test_a_stretch_lasts_as_long_as_its_slowest_rank_and_begins_on_all_at_once(ranks):
     def train():
         time.sleep(LATE * (dist.get_rank() == 0))
         while True:
             dist.barrier()
-            time.sleep(0.01)
+            time.sleep(0.01 * (1 + dist.get_rank()))
             yield 1
 
-    variant = ranks.prepare(resolve(train), {})
-    with drive(variant, 0, Progress("testing")) as driver:
+    with ranks.prepare(resolve(train), {}).drive(0) as driver:
         driver.open()
         driver.time(1)
-        # Nothing keeps one rank busy between two blocks.
+        # Nothing keeps one rank busy between two stretches.
         busy = ranks._engines.send(1, lambda rank: time.sleep(LATE))
-        block = driver.time(5)
+        stretch = driver.time(5)
         busy.get(timeout=5)
-    assert block.steps == 5 and 0.05 <= block.seconds < LATE <= driver.run.setup_seconds
+    assert stretch.steps == 5 and 0.1 <= stretch.seconds < LATE
+    assert driver.run.setup_seconds >= LATE
 
 
-def test_whole_runs_have_equal_seeds_and_leave_what_the_reader_had(ranks, capsys):
+def test_whole_runs_have_equal_seeds_and_leave_what_the_reader_had(ranks):
     model = nn.Linear(1, 1)
 
     def train():
-        print("set-up")
         for _ in range(3):
             with torch.no_grad():
                 model.weight += 1
@@ -211,36 +204,13 @@ def test_whole_runs_have_equal_seeds_and_leave_what_the_reader_had(ranks, capsys
     before, start = ranks.run(torch.get_rng_state), model.weight.item()
     trial = kit.measure(train, on=ranks, seconds=None, repeats=2)
     alone = kit.measure(train, on=ranks[1:], seconds=None, repeats=2)
-    assert [block.steps for block in trial.blocks] == [2, 2]
-    assert trial.metrics["weight"] == pytest.approx([start + 2, start + 3] * 2)
+    assert [run.steps for run in trial.runs] == [3, 3]
+    weights = [start + 1, start + 2, start + 3]
+    assert trial.metrics["weight"] == pytest.approx(weights * 2)
     assert trial.metrics["number"] == alone.metrics["number"]
-    assert len({*trial.metrics["number"]}) == 4, "each run draws numbers of its own"
+    assert len({*trial.metrics["number"]}) == 6, "each run draws numbers of its own"
     after = ranks.run(torch.get_rng_state)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    told = capsys.readouterr().out.splitlines()
-    assert sorted(told) == ["[0] set-up", "[1] set-up", "[1] set-up"], "first starts"
-
-
-def test_stop_acts_between_steps(ranks):
-    def train():
-        while True:
-            yield 1
-            dist.barrier()
-            time.sleep(0.01)
-
-    pids, variant = ranks.run(os.getpid), ranks.prepare(resolve(train), {})
-    with Progress("testing") as progress:
-        threading.Timer(1.0, progress.stop).start()
-        assert measure_watched(variant, progress, 60.0, 1).outcome == "stopped"
-    assert ranks.run(whereabouts) == [(0, 2), (1, 2)]
-    assert ranks.run(os.getpid) == pids
-
-
-def test_a_long_call_is_not_told_to_miss_the_end_of_a_step(ranks, monkeypatch, capsys):
-    monkeypatch.setattr("kit.progress._LONG_STEP_SECONDS", 0.1)
-    ranks.run(time.sleep, 2.5)
-    line = capsys.readouterr().err
-    assert "sleep() runs on ranks" in line and "step" not in line
 
 
 # Failures
@@ -260,10 +230,10 @@ def train(*, silent=None, fewer=0, waits=False, items=1):
     ("knobs", "words"),
     [
         ({"silent": 0}, ["rank 0 ended before", "`yield`", "let it yield 0"]),
-        ({"fewer": 4}, ["1 ended after 4 s", "rank 0 ended after 8", "equal steps"]),
+        ({"fewer": 4}, ["1 ended after 5 s", "rank 0 ended after 9", "equal steps"]),
         (
             {"fewer": 4, "waits": True},
-            ["1 ended after 4 s", "0 did not", "barrier()", "can be used again"],
+            ["1 ended after 5 s", "0 did not", "barrier()", "can be used again"],
         ),
         ({"items": 0}, ["handled no items on any rank"]),
     ],
@@ -377,7 +347,7 @@ def test_a_loop_that_ends_while_it_is_recorded_is_told_so(ranks, quick):
         for _ in range(4):
             yield 1
 
-    with pytest.raises(RankError, match="ended after 3 steps, while it was recorded"):
+    with pytest.raises(RankError, match="ended after 4 steps, while it was recorded"):
         kit.timeline(train, on=ranks)
 
 
