@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kit import clock, figures
+from kit import figures
 from kit.errors import ExperimentError, naming
 from kit.figures import format_value
 from kit.measuring import compare as measuring
@@ -63,8 +63,6 @@ class Panel:
         self._lists = _name_lists(*asked)
         #: What came of the latest run; of one choice it has one trial.
         self._latest: Comparison | None = None
-        #: When buttons are heard again, on the kit's clock.
-        self._free_from = -math.inf
         self._widget: Any = None
         self._prediction = self._draw_prediction()
 
@@ -198,17 +196,18 @@ class Panel:
 
     def _press(self, act: Callable[[], object]) -> None:
         """Do what a button asks for, unless something runs, and wait for its end."""
-        if self._buttons[0].disabled or clock.CLOCK.wall() < self._free_from:
+        if self._buttons[0].disabled:
             return
-        self._set_running(True)
+        self._disable(True)
+        self._status.value = _RUNNING
         try:
             _call_on_main_thread(lambda: self._follow(act))
         finally:
-            self._free_from = clock.CLOCK.wall() + _SECONDS_TO_ARRIVE
-            self._set_running(False)
+            self._status.value = self._count_choices()
+            loop = asyncio.get_running_loop()
+            loop.call_later(_SECONDS_TO_ARRIVE, self._disable, False)
 
-    def _set_running(self, is_running: bool) -> None:
-        self._status.value = _RUNNING if is_running else self._count_choices()
+    def _disable(self, is_running: bool) -> None:
         for button in self._buttons:
             button.disabled = is_running
 

@@ -222,7 +222,12 @@ class Diagnosis:
             repaired = resolve(fixed)
             parameters = inspect.signature(repaired.function).parameters
             takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-            own = {k: v for k, v in self.knobs.items() if takes_any or k in parameters}
+            bound = getattr(repaired.function, "keywords", {})  # by a partial
+            own = {
+                knob: value
+                for knob, value in self.knobs.items()
+                if knob not in bound and (takes_any or knob in parameters)
+            }
             repaired.bind(own)
         before = functools.partial(self.experiment.function, **self.knobs)
         names = {"before": before, "repaired": functools.partial(fixed, **own)}

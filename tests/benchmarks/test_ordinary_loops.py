@@ -4,7 +4,6 @@ And a switch with nothing behind it reads zero: what a trial says of a cause com
 the cause. `python tests/benchmarks/test_ordinary_loops.py` prints both tables.
 """
 
-import contextlib
 import statistics
 import sys
 from pathlib import Path
@@ -22,7 +21,6 @@ from kit.diagnosis.switches import BatchesInMemory, Switch
 from kit.diagnosis.trials import Trials, plan
 from kit.diagnosis.wrapping import Work, change, labels
 from kit.measuring.experiment import resolve
-from kit.measuring.run import drive
 from kit.progress import Progress
 
 pytestmark = [pytest.mark.usefixtures("tidy"), pytest.mark.timeout(600)]
@@ -39,15 +37,16 @@ def read_nothing(loop):
     nothing = Switch(work)
     experiment = change(resolve(loop), labels, loaders.install, work=work)
     watch, progress = StepWatch(work), Progress("nothing")
-    variant = OnceVariant(experiment, {})
-    with contextlib.closing(variant), drive(variant, 0, progress) as driver:
+    with OnceVariant(experiment, {}).drive(0) as driver:
         driver.open()
-        driver.warm_up(5.0)
-        step_seconds = variant.step_seconds
+        driver.warm_up()
         found = []
         for _ in range(TRIALS):
-            planned = plan({"input": nothing}, step_seconds, 99.0, loaders.loaders)
-            trials = Trials(driver, watch, loaders.loaders, planned.seconds)
+            planned = plan(
+                {"input": nothing}, driver.step_seconds, 99.0, loaders.loaders
+            )
+            seconds = planned.seconds
+            trials = Trials(driver, progress, watch, loaders.loaders, seconds)
             found.append(trials.make(planned.trials[0]).value)
     return found
 

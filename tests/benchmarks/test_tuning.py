@@ -49,8 +49,8 @@ def measure_grid(pipeline):
         for workers in WORKERS[:: -1 if number % 2 else 1]:
             knobs = {"pipeline": pipeline, "num_workers": workers}
             trial = kit.measure(feed, seconds=SECONDS, **knobs)
-            items[workers] += math.fsum(block.items for block in trial.blocks)
-            seconds[workers] += math.fsum(block.wall_seconds for block in trial.blocks)
+            items[workers] += math.fsum(run.items for run in trial.runs)
+            seconds[workers] += math.fsum(run.seconds for run in trial.runs)
     return {workers: items[workers] / seconds[workers] for workers in WORKERS}
 
 

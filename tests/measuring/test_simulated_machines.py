@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from adversarial import ADVERSARIAL as ADVERSARIES, SimulatedStage
+from adversarial import ADVERSARIAL, SimulatedStage
+from helpers import FakeDevice
 from scipy import stats as scipy_stats
 from trials import make_machine, rate_trial
 
@@ -117,20 +118,20 @@ def test_a_fifth_is_called_in_nine_of_ten_comparisons(noise):
     assert_share(says(ratios, "slower", "same"), most=0.02)
 
 
-#: Of adversarial experiments; `make test-all` has them in real time.
-SECONDS = 4.0
+def mark(case):
+    """An undetected one is a limit that is known; if it is seen some day, say so."""
+    marks = [pytest.mark.xfail(strict=True, reason=case.undetected)]
+    return pytest.param(case, id=case.name, marks=marks if case.undetected else ())
 
 
-@pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda each: each.name)
-def test_pairs_built_to_deceive_get_the_true_verdict_or_a_reason(
-    adversary, clock, device
-):
-    experiments = adversary.simulated(SimulatedStage(SECONDS, clock, device))
-    made = kit.compare(experiments, seconds=SECONDS)
-    verdict, reason = made.ratio.verdict, made.ratio.reason
-    said = f"{verdict} {made.ratio} ({reason}); the truth: {adversary.truth}"
-    deceived = f"{adversary.deception}\n{said}"
-    assert adversary.judge(verdict, reason) == adversary.expected, deceived
-    if adversary.ratio is not None:
-        assert made.ratio.low <= adversary.ratio * 1.001
-        assert made.ratio.high >= adversary.ratio * 0.999
+@pytest.mark.parametrize("case", map(mark, ADVERSARIAL))
+def test_pairs_built_to_deceive_get_the_true_verdict_or_none(case, clock, request):
+    device = FakeDevice(clock)
+    if case.uses_device:  # where there is one, stretches are longer
+        device = request.getfixturevalue("device")
+    stage = SimulatedStage(case.seconds, clock, device)
+    ratio = kit.compare(case.make(stage), seconds=case.seconds).ratio
+    said = f"{ratio.verdict} {ratio} ({ratio.reason}); the truth: {case.truth}"
+    assert case.is_right(ratio.verdict), f"{case.deception}\n{said}"
+    if case.ratio is not None:
+        assert ratio.low <= case.ratio * 1.001 and ratio.high >= case.ratio * 0.999
