@@ -114,7 +114,6 @@ calibrate: $(READY_FOR_TEST)  ## Compare with known truths, some hours at most; 
 	$(BIN)/python -m tests.benchmarks.calibration run --resume
 	$(BIN)/python -m tests.benchmarks.calibration report build/calibration.jsonl \
 	  --store --write kit/MEASURING.md
-	$(BIN)/python tests/benchmarks/adversarial_beside_peers.py --write kit/MEASURING.md
 
 clean:  ## Remove the environment, caches and build outputs
 	@if [ -f $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi

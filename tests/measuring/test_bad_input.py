@@ -6,8 +6,11 @@ from helpers import refused
 
 import kit
 
+STARTED = []
+
 
 def train(*, size=1):
+    STARTED.append(size)
     while True:
         yield size
 
@@ -21,6 +24,7 @@ def compared(experiment=train, **asked):
 
 
 def forgotten():
+    STARTED.append("a whole training")
     for _ in range(10**9):
         pass
 
@@ -45,7 +49,8 @@ REFUSED = {
     "seconds": (measured(seconds=-1), "seconds=-1"),
     "no number of seconds": (measured(seconds="4"), "seconds='4'"),
     "repeats": (measured(repeats=0), "repeats=0"),
-    "a knob that is not there": (measured(sizes=3), "size"),
+    "a knob that is not there": (measured(sizes=3), "sizes=3", "Did you mean size=?"),
+    "a word of the call": (measured(second=3), "Did you mean seconds=?"),
     "no value": (measured(needs), "size"),
     "a reserved knob": (measured(knob_named_seconds), "Rename"),
     "positional only": (measured(positional), "size=…"),
@@ -67,6 +72,7 @@ REFUSED = {
 def test_a_wrong_request_is_refused_before_anything_runs(tidy, what):
     call, *words = REFUSED[what]
     refused(call, *words)
+    assert not STARTED
 
 
 def yielding(*values):
@@ -94,6 +100,13 @@ def test_a_loop_of_bare_yields_and_one_without_steps_are_refused(tidy):
     refused(measured(yielding(None)), "bare")
     refused(lambda: kit.measure(lambda: iter(())), "yield")
     refused(lambda: kit.measure(lambda: (n for n in [1])), "while True")
+
+
+def test_a_generator_that_has_begun_is_refused_and_stays_where_it_was(tidy):
+    half = (number for number in range(1, 99))
+    next(half)
+    refused(lambda: kit.measure(lambda: half), "no new generator")
+    assert next(half) == 2
 
 
 def test_a_metric_that_no_run_gives_is_refused(tidy):
