@@ -104,7 +104,8 @@ def tune_loader(
     default powers of two up to the number of cores. The fewest that should be enough,
     one choice below them, and the most are compared with none. That takes about
     `seconds`, longer where starts are expensive. What the step trains is put back.
-    Raises ExperimentError where loader, worker or step fails.
+    Errors of loader, worker and step come as they are, with a note; a loader that
+    gives no batch is a ValueError.
 
     >>> from torch.utils.data import DataLoader
     >>> def make_loader(*, num_workers):
