@@ -48,6 +48,11 @@ class Request:
     def check(self) -> None:
         """Raise ExperimentError where the parts do not go together."""
         check_effort(self.seconds, self.repeats)
+        if not isinstance(self.of, str):
+            raise ExperimentError(
+                f"of={format_value(self.of)} is not the name of a quantity.\n"
+                f"Name one: {', '.join(QUANTITIES)}, or a metric."
+            )
         is_complete = self.seconds is None
         if self.of == MEMORY and is_complete:
             raise ExperimentError(

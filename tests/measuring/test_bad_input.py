@@ -75,6 +75,10 @@ def test_a_wrong_request_is_refused_before_anything_runs(tidy, what):
     assert not STARTED
 
 
+def test_several_quantities_at_once_are_refused(tidy):
+    refused(compared(size=[1, 2], of=["loss"], seconds=None, within=1), "of=")
+
+
 def yielding(*values):
     def train():
         while True:

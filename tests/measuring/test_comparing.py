@@ -312,6 +312,7 @@ WHO = {
     "net in a list": (uses([RELU, NET]), {}, False),
     "net by a helper": (by_helper, {}, False),
     "net in an object": (Mine(NET), {}, False),
+    "net in a namespace": (uses(THING), {}, False),
     "net in a partial": (functools.partial(takes, net=NET), {}, False),
     "net as a knob": (takes, {"net": NET}, False),
 }
@@ -383,7 +384,6 @@ def test_two_that_do_not_fit_into_memory_together_run_one_after_the_other(
         made = kit.compare(train, size=[1, 2])
     finally:
         gc.enable()
-    made = kit.compare(train, size=[1, 2])
     assert not take_turns(made) and len(list_rounds(made.baseline)) >= 7
     assert (made.ratio.value, made.ratio.verdict) == (pytest.approx(0.5), "slower")
 

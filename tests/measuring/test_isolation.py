@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kit
-from kit.measuring.settings import list_settings
+from kit.measuring.settings import list_settings, read_settings
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -25,13 +25,10 @@ def compare_beside(clock, hold):
     """
 
     def look():
-        return reader_state() | {"product": (A @ WEIGHT).dtype, "one": torch.ones(1)}
+        kinds = (A @ WEIGHT).dtype, torch.ones(1), torch.is_inference_mode_enabled()
+        return str([*read_settings().values(), *kinds])
 
-    def shown(state):
-        return {k: str(v) for k, v in state.items() if k not in generators}
-
-    generators = {"python", "numpy", "torch"}
-    before, seen = reader_state(), []
+    before, expected, seen = reader_state(), look(), set()
 
     def train(*, changes=False):
         if changes:
@@ -40,14 +37,13 @@ def compare_beside(clock, hold):
                     clock.work(0.01)
                     yield 1
         while True:
-            seen.append(shown(look()))
+            seen.add(look())
             clock.work(0.01)
             yield 1
 
-    expected = shown(look())
     made = kit.compare(train, changes=[False, True], seconds=0.2)
-    assert len(seen) > 20 and all(state == expected for state in seen)
-    assert reader_state() == before and shown(look()) == expected
+    assert seen == {expected}
+    assert reader_state() == before and look() == expected
     assert made.ratio.verdict == "same"
     return made
 

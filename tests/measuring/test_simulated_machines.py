@@ -124,7 +124,7 @@ def mark(case):
     return pytest.param(case, id=case.name, marks=marks if case.undetected else ())
 
 
-@pytest.mark.parametrize("case", map(mark, ADVERSARIAL))
+@pytest.mark.parametrize("case", [*map(mark, ADVERSARIAL)])
 def test_pairs_built_to_deceive_get_the_true_verdict_or_none(case, clock, request):
     device = FakeDevice(clock)
     if case.uses_device:  # where there is one, stretches are longer

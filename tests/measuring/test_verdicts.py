@@ -119,6 +119,9 @@ def test_zero_has_no_ratio():
     ratio = compare_trials(*memory, "peak_memory_bytes")
     assert ratio.verdict == "cannot tell" and "zero" in ratio.reason
     assert math.isnan(ratio.value)
+    idle = rate_trial(1.0, items=0, first=[1.0])  # one of several ranks
+    assert compare_trials(idle, BASE).verdict == "cannot tell"
+    assert compare_trials(BASE, idle).verdict == "cannot tell" and "count" in repr(idle)
 
 
 # Headlines and tables
