@@ -402,7 +402,9 @@ class _Rates:
 
     def _count_seconds(self) -> float:
         """Return how long a run is timed: its share of the budget pays its start."""
-        share = self.seconds / (_WANTED_PAIRS * self._list_runs())
+        # Of more seconds, half buys longer runs, and half more of them.
+        pairs = max(_WANTED_PAIRS, math.sqrt(_WANTED_PAIRS * self.seconds))
+        share = self.seconds / (pairs * self._list_runs())
         least = _SHARE_OF_START * self.start_seconds
         return max(share - self.start_seconds, least, STRETCH_SECONDS)
 
