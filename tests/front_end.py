@@ -5,10 +5,7 @@ import html
 import os
 import queue
 import re
-import threading
-from types import SimpleNamespace
 
-import ipywidgets
 from helpers import wait_until
 from jupyter_client.manager import start_new_kernel
 
@@ -29,76 +26,6 @@ def rows_of(markup):
     rows = re.findall(r"<tr>(.*?)</tr>", markup.partition("<tbody>")[2], re.S)
     cells = r"<t[dh][^>]*>(.*?)</t[dh]>"
     return [[text_of(c) for c in re.findall(cells, row, re.S)] for row in rows]
-
-
-def is_running():
-    return "kit panel" in [thread.name for thread in threading.enumerate()]
-
-
-class Page:
-    """A panel as it is read: `read` finds the value of a part, or if it is disabled."""
-
-    def html(self, name):
-        return self.read(name, "value")
-
-    @property
-    def status(self):
-        return text_of(self.html("status"))
-
-    @property
-    def alt(self):
-        return alt_of(self.html("picture"))
-
-    @property
-    def history(self):
-        return rows_of(self.html("words").partition("Measured so far")[2])
-
-    @property
-    def is_idle(self):
-        return self.read("stop", "disabled") and not self.read("run", "disabled")
-
-    def wait(self, pattern, seconds=30):
-        wait_until(lambda: re.search(pattern, self.status), seconds)
-
-    def wait_for_rows(self, count):
-        wait_until(lambda: self.is_idle and len(self.history) == count, 30)
-
-
-class Shown(Page):
-    def __init__(self, panel, monkeypatch):
-        self.panel, self.outputs = panel, []
-        monkeypatch.setattr("IPython.display.display", self._display)
-        panel._ipython_display_()
-        self.widgets = [*ipywidgets.widget._instances.values()]
-
-    def _display(self, data, *, raw=False, display_id=None, **_):
-        assert raw, "a bundle of its own making"
-        place = len(self.outputs)
-        self.outputs.append(dict(data))
-
-        def update(data, raw):
-            self.outputs[place] = data
-
-        return SimpleNamespace(update=update) if display_id else None
-
-    def find(self, name):
-        own = f"kit-{name}"
-        return [w for w in self.widgets if own in getattr(w, "_dom_classes", ())][-1]
-
-    def read(self, name, what):
-        return getattr(self.find(name), what)
-
-    @property
-    def stored(self):
-        """What stays when there are no widgets any more."""
-        return "".join(data.get(HTML, "") for data in self.outputs)
-
-    def run(self, name="run"):
-        self.find(name).click()
-        self.end()
-
-    def end(self):
-        wait_until(lambda: self.is_idle and not is_running(), 20)
 
 
 class Kernel:

@@ -181,7 +181,7 @@ def _time_run(variant: Variant, round: int, seconds: float) -> Driver:
         driver.warm_up()
         driver.read_memory()
         driver.keep(seconds)
-        driver.look_around()
+        driver.note_company()
     return driver
 
 
@@ -281,6 +281,7 @@ def compare_variants(variants: Sequence[Variant], request: Request) -> Compariso
 def _make_comparison(
     variants: Sequence[Variant], request: Request, took: float | None = None
 ) -> Comparison:
+    """Make a Comparison; `Comparison.ratios` judges it when it is read."""
     complete = request.seconds is None
     trials = [make_trial(variant, complete_runs=complete) for variant in variants]
     labels = [variant.label for variant in variants]
@@ -377,15 +378,16 @@ class _Rates:
         if is_quick():
             self._run_one_after_the_other(self.variants, 0)
             return
-        seconds = _COLD * max(self._count_seconds(), _LEAST_ALONE)
+        seconds = _COLD * max(self._plan_run_seconds(), _LEAST_ALONE)
         for variant in self.variants:
+            self.progress.show(0.0)
             make_room_for_compiled(1)
             _time_run(variant, COLD, seconds)
         begun = clock.CLOCK.wall()
         pairs = 0
         while True:
             pair_begun = clock.CLOCK.wall()
-            self._make_pair()
+            self._make_pair_of_all()
             pairs += 1
             now = clock.CLOCK.wall()
             spent, latest = now - begun, now - pair_begun
@@ -394,17 +396,17 @@ class _Rates:
                 return
             self.progress.show(spent / max(self.seconds, _WANTED_PAIRS * latest))
 
-    def _list_runs(self) -> int:
+    def _count_runs(self) -> int:
         """Return how many runs a pair of rounds has."""
         turning = [each for each in self.variants[1:] if self._can_take_turns(each)]
         alone = len(self.variants) - len(turning)
         return 4 * len(turning) + (2 * alone if alone > 1 else 0)
 
-    def _count_seconds(self) -> float:
+    def _plan_run_seconds(self) -> float:
         """Return how long a run is timed: its share of the budget pays its start."""
         # Of more seconds, half buys longer runs, and half more of them.
         pairs = max(_WANTED_PAIRS, math.sqrt(_WANTED_PAIRS * self.seconds))
-        share = self.seconds / (pairs * self._list_runs())
+        share = self.seconds / (pairs * self._count_runs())
         least = _SHARE_OF_START * self.start_seconds
         return max(share - self.start_seconds, least, STRETCH_SECONDS)
 
@@ -412,27 +414,26 @@ class _Rates:
         """Return whether a challenger and the baseline can run between each other."""
         if challenger.runs_alone or self.baseline.runs_alone:
             return False
-        own = {id(owner) for owner in self.baseline.shared.owners}
-        return not any(id(owner) in own for owner in challenger.shared.owners)
+        return not self.baseline.shared.tensors & challenger.shared.tensors
 
-    def _make_pair(self) -> None:
+    def _make_pair_of_all(self) -> None:
         """Make one pair of rounds of every challenger with the baseline."""
         begun = clock.CLOCK.wall()
         before = self._count_timed_seconds()
         for challenger in self.variants[1:]:
             if self._can_take_turns(challenger):
-                self._make_turns(challenger)
-        # Whoever has turned out not to be able to is among these.
+                self._make_pair_by_turns(challenger)
+        # A challenger that has just turned out not to take turns is among these.
         alone = [each for each in self.variants[1:] if not self._can_take_turns(each)]
         if alone:
-            first = self._take_rounds()
+            first = self._number_two_rounds()
             self._run_one_after_the_other([self.baseline, *alone], first)
             self._run_one_after_the_other([*alone[::-1], self.baseline], first + 1)
         timed = self._count_timed_seconds() - before
         untimed = clock.CLOCK.wall() - begun - timed
-        self.start_seconds = max(0.0, untimed) / self._list_runs()
+        self.start_seconds = max(0.0, untimed) / self._count_runs()
 
-    def _take_rounds(self) -> int:
+    def _number_two_rounds(self) -> int:
         """Return the number of the first of two rounds, which is even."""
         first = self._next_round
         self._next_round += 2
@@ -444,19 +445,19 @@ class _Rates:
     def _run_one_after_the_other(self, order: Sequence[Variant], round: int) -> None:
         make_room_for_compiled(len(order))
         for variant in order:
-            _time_run(variant, round, max(self._count_seconds(), _LEAST_ALONE))
+            _time_run(variant, round, max(self._plan_run_seconds(), _LEAST_ALONE))
 
-    def _make_turns(self, challenger: Variant) -> None:
+    def _make_pair_by_turns(self, challenger: Variant) -> None:
         """Make a pair of rounds in which both take turns, as far as they can.
 
         Where that shows that they cannot, the pair is left out.
         """
         import torch
 
-        first = self._take_rounds()
+        first = self._number_two_rounds()
         try:
-            self._take_turns(self.baseline, challenger, first)
-            self._take_turns(challenger, self.baseline, first + 1)
+            self._alternate(self.baseline, challenger, first)
+            self._alternate(challenger, self.baseline, first + 1)
         except torch.OutOfMemoryError:
             challenger.runs_alone = True  # each alone may fit; if not, it says so
         except _CannotTakeTurnsError:
@@ -469,19 +470,19 @@ class _Rates:
                 pair = first, first + 1
                 variant.runs = [run for run in variant.runs if run.round not in pair]
 
-    def _take_turns(self, one: Variant, other: Variant, round: int) -> None:
+    def _alternate(self, one: Variant, other: Variant, round: int) -> None:
         """Time stretches in the order A B, B A, A B … until the time is over."""
         make_room_for_compiled(2)
-        seconds = 2 * self._count_seconds()
+        seconds = 2 * self._plan_run_seconds()
         with one.drive(round) as a:
             a.open()
             a.warm_up()
-            _check_idle(a)
+            _require_idle(a)
             a.pause()
             with other.drive(round) as b:
                 b.open()
                 b.warm_up()
-                _check_idle(b)
+                _require_idle(b)
                 a.run.took_turns = b.run.took_turns = True
                 running, order = b, [a, b]
                 begun = clock.CLOCK.wall()
@@ -492,7 +493,7 @@ class _Rates:
                             driver.resume()
                             running = driver
                         driver.keep(STRETCH_SECONDS)
-                        _check_idle(driver)
+                        _require_idle(driver)
                     order.reverse()
                     if clock.CLOCK.wall() - begun >= seconds:
                         return
@@ -502,7 +503,7 @@ class _CannotTakeTurnsError(Exception):
     """One of two variants goes on, or has changed a setting, between its steps."""
 
 
-def _check_idle(driver: Driver) -> None:
-    driver.look_around()
+def _require_idle(driver: Driver) -> None:
+    driver.note_company()
     if driver.variant.runs_alone:
         raise _CannotTakeTurnsError

@@ -192,17 +192,10 @@ class Trial:
     def __repr__(self) -> str:
         knobs = [f"{name}={format_value(value)}" for name, value in self.knobs.items()]
         lines = [" · ".join([self.experiment, *knobs])]
-        if not self.timed_runs:
+        if not self.runs:
             return f"{lines[0]}: nothing was timed"
-        low, high = self.spread
-        steps = sum(run.steps for run in self.timed_runs)
-        kind = "complete runs" if self.complete_runs else "runs"
-        lines.append(
-            f"{self.items_per_second:,.4g} items/s [{low:,.4g}, {high:,.4g}], "
-            f"range of {len(self.timed_runs)} {kind}"
-        )
-        step = format_seconds(self.step_seconds)
-        lines.append(f"{step} a step, over {steps:,} steps")
+        if self.timed_runs:
+            lines += self._describe_speed()
         lines.append(f"{format_seconds(self.setup_seconds[0])} set-up, cold")
         if self.peak_memory_bytes is not None:
             lines[-1] += f"; peak memory {format_bytes(self.peak_memory_bytes)}"
@@ -210,6 +203,17 @@ class Trial:
             if values := self.last_values(name):
                 lines.append(f"{name}: {values[-1]:.4g} at the end")
         return "\n  ".join([*lines, *self.remarks()])
+
+    def _describe_speed(self) -> list[str]:
+        low, high = self.spread
+        count = len(self.timed_runs)
+        steps = sum(run.steps for run in self.timed_runs)
+        run = "complete run" if self.complete_runs else "run"
+        runs = f"range of {count} {run}s" if count > 1 else f"1 {run}"
+        return [
+            f"{self.items_per_second:,.4g} items/s [{low:,.4g}, {high:,.4g}], {runs}",
+            f"{format_seconds(self.step_seconds)} a step, over {steps:,} steps",
+        ]
 
     def remarks(self) -> list[str]:
         """Return sentences about what a reader should know before using the figures."""

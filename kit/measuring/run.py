@@ -356,7 +356,7 @@ class Driver:
 
     # What goes on between its steps
 
-    def look_around(self) -> None:
+    def note_company(self) -> None:
         """Note whether it must run alone: it has company, or has changed a setting."""
         if self.has_company() or read_settings() != self._settings:
             self.variant.runs_alone = True
@@ -386,18 +386,21 @@ class Driver:
 
     # Its end
 
-    def read_memory(self) -> None:
-        """Stop watching memory, and note how much was added."""
+    def read_memory(self, *, is_complete: bool = True) -> None:
+        """Stop watching memory, and note how much was added, where that is all."""
         watch, self._memory_watch = self._memory_watch, None
-        if watch is not None:
-            self.run.memory_bytes = watch.end()
+        if watch is None:
+            return
+        added = watch.end()
+        if is_complete:
+            self.run.memory_bytes = added
 
     def close(self, because: BaseException | None = None) -> None:
         """Close the generator, and put everything back; name what goes on running.
 
         `because` is the error that ended the run, if one did.
         """
-        self.read_memory()
+        self.read_memory(is_complete=because is None)
         if not self._is_open:
             return
         try:
@@ -408,6 +411,7 @@ class Driver:
             if because is None:
                 self._note_error(error, "closing (its `finally:`)")
                 raise
+            because.add_note(f"Closing it has raised, too: {error!r}")
         finally:
             self._is_open = False
             restore_settings(self._settings)

@@ -216,6 +216,8 @@ class Shared:
 
     def __init__(self, function: object, knobs: Mapping[str, object]) -> None:
         self.owners = find_shared(function, knobs)
+        #: The ids of their tensors: what has one in common must not take turns.
+        self.tensors = {id(each) for owner in self.owners for each in _list_own(owner)}
         self._states = [copy.deepcopy(owner.state_dict()) for owner in self.owners]
 
     def put_back(self) -> None:
@@ -230,6 +232,14 @@ class Shared:
                     "put back: build it inside, before the first `yield`."
                 )
                 raise
+
+
+def _list_own(owner: Any) -> list[Any]:
+    """Return the tensors of a module, or those that an optimizer changes."""
+    if hasattr(owner, "buffers"):
+        return [*owner.parameters(), *owner.buffers()]
+    optimizer = getattr(owner, "optimizer", owner)  # a scheduler has one
+    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def find_shared(function: object, knobs: Mapping[str, object]) -> list[Any]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from kit.measuring.experiment import describe
 from kit.measuring.records import COLD, Run, Trial
 
 SPEED, RUN_SECONDS, MEMORY = "items_per_second", "run_seconds", "peak_memory_bytes"
@@ -228,17 +229,16 @@ def compare_trials(
     verdict = judge(estimate, same, above, below)
     reason = ""
     trials = [baseline, variant]
+    reach = _stretch_to_cold_start(estimate, trials, rounds) if is_rate else estimate
     doubt = _find_doubt(trials, is_rate, len(values))
-    if values and math.isnan(estimate.value):
-        doubt = doubt or f"{of} is not a number in at least one run: it has diverged."
-    if not doubt and is_rate:
-        reach = _stretch_to_cold_start(estimate, trials, rounds)
-        if judge(reach, same, above, below) != verdict:
-            doubt = (
-                "The cold starts, which are longer, showed another ratio: the speed "
-                "changes on the way, or a start leaves something behind. Compare "
-                "complete runs (seconds=None)."
-            )
+    if not doubt and math.isnan(estimate.value):
+        doubt = f"{of} is not a number in at least one run: it has diverged."
+    if not doubt and judge(reach, same, above, below) != verdict:
+        doubt = (
+            "The cold starts, which are longer, showed another ratio: the speed "
+            "changes on the way, or a start leaves something behind. Compare complete "
+            "runs (seconds=None)."
+        )
     if doubt:
         verdict, reason = "cannot tell", doubt
     elif verdict == "cannot tell":
@@ -266,8 +266,9 @@ def _find_doubt(trials: Sequence[Trial], is_rate: bool, count: int) -> str:
             settled = [run.settled for run in trial.runs]
             if 2 * sum(settled) < len(settled):
                 return (
-                    f"Most runs of {trial.experiment} never settled, the speed kept "
-                    "changing: compare complete runs (seconds=None)."
+                    f"Most runs of {describe(trial.experiment, trial.knobs)} never "
+                    "settled, the speed kept changing: compare complete runs "
+                    "(seconds=None)."
                 )
     if count == 0:
         return "Nothing was measured in both, or one of them was zero."

@@ -335,7 +335,7 @@ class RanksDriver(Driver):
             for note in notes:
                 self.variant.note(note)
 
-    def look_around(self) -> None:
+    def note_company(self) -> None:
         """Change nothing: it always runs alone."""
 
     def find_children(self) -> dict[int, str]:

@@ -333,6 +333,14 @@ def test_only_those_take_turns_that_do_nothing_between_steps_and_share_nothing(
     assert (reader_state(), NET.weight.tolist()) == before
 
 
+def test_a_model_and_a_part_of_it_take_no_turns(clock):
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(net[1].parameters())
+    for part in (net[0], optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer)):
+        made = kit.compare({"whole": uses(net), "part": uses(part)}, seconds=0.5)
+        assert not take_turns(made)
+
+
 @pytest.mark.parametrize("what", ["a thread", "a setting"])
 def test_what_appears_late_spoils_no_ratio(clock, what):
     """Pairs in which one turned out not to be idle are left out and made again."""
@@ -474,3 +482,28 @@ def test_an_interrupt_of_one_measurement_puts_everything_back(clock):
     with pytest.raises(KeyboardInterrupt):
         kit.measure(train)
     assert closed and reader_state() == before
+
+
+def test_an_error_of_closing_is_noted_in_the_error_that_ended_it(clock):
+    starts = collections.Counter()
+
+    def first():
+        starts["first"] += 1
+        try:
+            yield from plain()
+        finally:
+            if starts["first"] > 1:
+                raise OSError("the disk is full")
+
+    def second():
+        starts["second"] += 1
+        if starts["second"] > 1:
+            raise ValueError("mine")
+        yield from plain()
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        kit.compare({"first": first, "second": second}, seconds=0.5)
+    assert "disk is full" in "".join(caught.value.__notes__)
+    with pytest.raises(OSError, match="full") as caught:
+        kit.measure(first)
+    assert "closing" in "".join(caught.value.__notes__)

@@ -17,7 +17,7 @@ from trials import (
 
 import kit
 from kit.errors import ExperimentError
-from kit.measuring.records import COLD
+from kit.measuring.records import COLD, Run
 from kit.measuring.report import Comparison, read_unit
 from kit.measuring.verdict import compare_trials
 
@@ -259,4 +259,7 @@ def test_a_unit_shows_the_same_speed(unit, value):
 
 def test_a_trial_is_shown_with_what_was_not_measured():
     assert "nothing was timed" in repr(make_trial([]))
-    assert "5 steps" in repr(make_trial([make_run(COLD, [1.0])]))
+    one = repr(make_trial([make_run(COLD, [1.0])]))
+    assert "5 steps" in one and "1 run" in one and "1 runs" not in one
+    only_memory = repr(make_trial([Run(COLD, 0.5, memory_bytes=2_000_000)]))
+    assert "2 MB" in only_memory and "items/s" not in only_memory
