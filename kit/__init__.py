@@ -15,21 +15,21 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kit import costs, data, figures, tuning
+    from kit import data, figures, tuning
     from kit.diagnosis import diagnose, timeline
     from kit.errors import DataError, ExperimentError, RankError, RecordingError
-    from kit.machine import this_machine
+    from kit.machine import device, this_machine
     from kit.measuring.compare import compare, measure
     from kit.panel import explore
     from kit.ranks import start_ranks
-    from kit.recording import load, save
+    from kit.saving import load, save
     from kit.teaching import check, claim, guess
 
     #: Whether KIT_QUICK=1 asks for quick mode, in which notebooks are tested.
     quick: bool
 
 __all__ = ["DataError", "ExperimentError", "RankError", "RecordingError"]
-__all__ += ["check", "claim", "compare", "costs", "data", "diagnose", "explore"]
+__all__ += ["check", "claim", "compare", "data", "device", "diagnose", "explore"]
 __all__ += ["figures", "guess", "load", "measure", "quick", "save"]
 __all__ += ["start_ranks", "this_machine", "timeline", "tuning"]
 
@@ -42,12 +42,13 @@ _MODULES = {
     "check": "teaching",
     "claim": "teaching",
     "compare": "measuring.compare",
+    "device": "machine",
     "diagnose": "diagnosis",
     "explore": "panel",
     "guess": "teaching",
-    "load": "recording",
+    "load": "saving",
     "measure": "measuring.compare",
-    "save": "recording",
+    "save": "saving",
     "start_ranks": "ranks",
     "this_machine": "machine",
     "timeline": "diagnosis",

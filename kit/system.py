@@ -1,4 +1,4 @@
-"""What the system tells: child processes, memory, how busy others are, quotas."""
+"""What the system tells: child processes, memory, limits."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ import os
 import re
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 import psutil
 
 from kit import clock
 
-_ROOT = Path("/")
 #: Helpers that Python and PyTorch share between everything in a process.
 _HELPERS = (
     "multiprocessing.forkserver",
@@ -28,7 +25,6 @@ _HELPERS = (
     "torch._inductor.compile_worker",
 )
 _SECONDS_BETWEEN_LOOKS = 0.002
-_IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")  # guests are in user, too
 
 
 # Child processes
@@ -121,28 +117,23 @@ def available_bytes() -> int:
     if devices := clock.find_initialised():
         with contextlib.suppress(RuntimeError):
             return min(map(_count_unused_bytes, devices))
-    left = [psutil.virtual_memory().available, *_find_left_in_groups(_ROOT)]
+    left = [psutil.virtual_memory().available, *_find_left_in_groups()]
     return max(min(left), 0)
 
 
-def _find_left_in_groups(root: Path) -> Iterator[int]:
+def _find_left_in_groups() -> Iterator[int]:
     """Yield what each control group's limit leaves, whoever in it uses the rest.
 
     Files that were read and can be dropped at once do not count as used.
     """
-    names = (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    )
-    for group in find_groups(root, "memory"):
-        for limit_file, usage_file, droppable in names:
-            limit = read_text(root, group / limit_file).strip()
-            usage = read_text(root, group / usage_file).strip()
-            if limit.isdigit() and usage.isdigit():
-                statistics = read_text(root, group / "memory.stat")
-                found = re.search(rf"^{droppable} (\d+)$", statistics, re.MULTILINE)
-                used = int(usage) - (int(found[1]) if found else 0)
-                yield int(limit) - used
+    for group in find_groups():
+        limit = read_text(group / "memory.max").strip()
+        usage = read_text(group / "memory.current").strip()
+        if limit.isdigit() and usage.isdigit():
+            statistics = read_text(group / "memory.stat")
+            found = re.search(r"^inactive_file (\d+)$", statistics, re.MULTILINE)
+            used = int(usage) - (int(found[1]) if found else 0)
+            yield int(limit) - used
 
 
 def _count_unused_bytes(index: int) -> int:
@@ -172,90 +163,45 @@ def _count_device_bytes(which: str) -> int:
     return total
 
 
-# How busy the machine is
+# Limits of control groups (version 2)
 
 
-class Load(NamedTuple):
-    """One reading, in seconds: the time, what all programs have used, and what we did.
-
-    Of the cores that this process may use; `own` has its descendants in it.
-    """
-
-    wall: float
-    everyone: float
-    own: float
-
-
-def read_load() -> Load:
-    """Read how long cores were busy so far."""
-    cores = psutil.cpu_times(percpu=True)
-    if hasattr(os, "sched_getaffinity"):  # in a container others are other people's
-        cores = [cores[number] for number in os.sched_getaffinity(0)]
-    busy = 0.0
-    for core in cores:
-        times = core._asdict().items()
-        busy += sum(seconds for name, seconds in times if name not in _IDLE)
-    own = sum(os.times()[:4])
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            own += sum(child.cpu_times()[:2])
-    return Load(time.perf_counter(), busy, own)
-
-
-def count_others_cores(before: Load, after: Load) -> float:
-    """Return how many cores other programs used between two readings, on average.
-
-    >>> count_others_cores(Load(0, 0, 0), Load(2.0, 3.0, 2.0))
-    0.5
-    """
-    others = (after.everyone - before.everyone) - (after.own - before.own)
-    return max(0.0, others) / max(after.wall - before.wall, 1e-9)
-
-
-# Quotas
-
-
-def find_memory(root: Path) -> tuple[int, str]:
+def find_memory() -> int:
     """Find the machine's memory or the tightest limit on it, in bytes."""
-    sizes = [(psutil.virtual_memory().total, "psutil.virtual_memory()")]
-    for group in find_groups(root, "memory"):
-        for file in ("memory.max", "memory.limit_in_bytes"):
-            text = read_text(root, group / file).strip()
-            if text.isdigit():  # version 1 writes "no limit" as a number near 2⁶³
-                sizes.append((int(text), f"the limit in {group / file}"))
+    sizes = [psutil.virtual_memory().total]
+    for group in find_groups():
+        text = read_text(group / "memory.max").strip()
+        if text.isdigit():  # else it is "max"
+            sizes.append(int(text))
     return min(sizes)
 
 
-def read_text(root: Path, path: str | PurePosixPath) -> str:
-    """Return a file's text, none where it cannot be read; `root` stands for "/"."""
-    try:
-        return (root / str(path).lstrip("/")).read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def find_quota(root: Path) -> tuple[float, str] | None:
-    """Return the tightest quota in cores, and the control group that sets it."""
+def find_quota() -> float | None:
+    """Return the tightest quota in cores, None where there is none."""
     quotas = []
-    for group in find_groups(root, "cpu"):
-        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
-            words = " ".join(read_text(root, group / name) for name in names).split()
-            if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
-                quotas.append((int(words[0]) / int(words[1]), str(group)))
+    for group in find_groups():
+        words = read_text(group / "cpu.max").split()
+        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+            quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
 
 
-def find_groups(root: Path, controller: str) -> Iterator[PurePosixPath]:
-    """Yield this process's own control group and those around it, versions 1 and 2.
+def find_groups() -> Iterator[PurePosixPath]:
+    """Yield this process's own control group and those around it.
 
     In a container the own path may be that of the machine outside. No such folder is
     there then, and the last one, where the groups are mounted, is the container's own.
     """
-    told = re.findall(r"^\d+:([^:]*):(/.*)$", read_text(root, "proc/self/cgroup"), re.M)
-    for names, path in told or [("", "/"), (controller, "/")]:
-        if names and controller not in names.split(","):
-            continue
-        inside = PurePosixPath("/" if ".." in path else path).relative_to("/")
-        for folder in {names, controller if names else ""}:
-            for part in (inside, *inside.parents):
-                yield PurePosixPath("/sys/fs/cgroup") / folder / part
+    found = re.search(r"^0::(/.*)$", read_text("/proc/self/cgroup"), re.MULTILINE)
+    path = PurePosixPath(found[1] if found else "/")
+    inside = PurePosixPath("/") if ".." in path.parts else path
+    for part in (inside, *inside.parents):
+        yield PurePosixPath("/sys/fs/cgroup") / part.relative_to("/")
+
+
+def read_text(path: str | PurePosixPath) -> str:
+    """Return a file's text, none where it cannot be read."""
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""

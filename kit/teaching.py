@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kit import data, figures
+from kit import figures
 from kit.measuring.records import tell_listeners
 from kit.measuring.report import Comparison
 from kit.measuring.verdict import Ratio, write_ratio
@@ -18,8 +16,6 @@ from kit.mode import is_quick
 
 HOLDS, FAILS, OPEN = "✓", "✗", "?"
 _EXPECTATIONS = ("faster", "slower", "more", "less", "same")
-#: A guess that is off by at most one of these factors has a point for each of them.
-_FACTORS = (1.1, 1.5, 2.0)
 
 
 class _Told:
@@ -124,8 +120,6 @@ class Guess(_Told):
     answer: float | None
     unit: str = "×"
     measured: float | None = None
-    points: int = 0
-    guesses: int = 0
 
     @property
     def factor(self) -> float:
@@ -134,30 +128,20 @@ class Guess(_Told):
         return max(off, 1 / off) if off > 0 else math.nan
 
     def check(self, result: Comparison | Ratio | float) -> Guess:
-        """Compare the guess with a Comparison, a Ratio, or a number.
-
-        The first check of a question is scored: 3 points within 10 %, 2 within a
-        factor of 1.5, 1 within a factor of 2. The score is kept over the series.
-        """
+        """Compare the guess with a Comparison, a Ratio, or a number."""
         ratio = result.ratio if isinstance(result, Comparison) else result
         measured = ratio.value if isinstance(ratio, Ratio) else float(ratio)
-        checked, points = replace(self, measured=measured), None
-        if not (is_quick() or math.isnan(checked.factor)):
-            points = sum(checked.factor <= limit for limit in _FACTORS)
-        scores = _keep_score(self.question, points)
-        return replace(checked, points=sum(scores.values()), guesses=len(scores))
+        return replace(self, measured=measured)
 
     def _tell(self) -> tuple[str, str]:
-        told = "No guess yet: put a number into answer=…"
+        told = ""
         if self.answer is not None:
             told = f"Your guess: {self.answer:g} {self.unit}"
         if self.measured is None:
-            return self.question, told
+            return self.question, told or "No guess yet: put a number into answer=…"
         if self.factor > 0:
             told += f", off by a factor of {self.factor:.2f}"
-        score = f"Your score: {self.points} of {3 * self.guesses} points."
-        measured = f"Measured: {write_ratio(self.measured)} {self.unit}."
-        return measured, f"{told}. {score}"
+        return f"Measured: {write_ratio(self.measured)} {self.unit}.", told
 
 
 def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Guess:
@@ -175,19 +159,6 @@ def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Gu
     if not math.isfinite(number):
         raise ValueError(f"guess(): answer={answer!r} is no number; put 1.5, say.")
     return Guess(question, number, unit)
-
-
-def _keep_score(question: str, points: int | None) -> dict[str, int]:
-    """Keep a question's first points; return those of all questions so far."""
-    file, scores = data.cache_folder() / "guesses.json", {}
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        scores = dict(json.loads(file.read_text("utf-8")))
-    if points is not None and question not in scores:
-        scores[question] = points
-        with contextlib.suppress(OSError):  # a score is not worth an error
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(scores), "utf-8")
-    return scores
 
 
 # Exercises

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from kit import clock, figures
-from kit.costs import fit_line, predict_loader
 from kit.errors import ExperimentError, naming
 from kit.figures import format_bytes, format_number, format_value
 from kit.machine import this_machine
@@ -30,7 +29,15 @@ from kit.measuring.run import Variant
 from kit.measuring.verdict import SAME
 from kit.system import available_bytes
 
-__all__ = ["BatchSizeTuning", "LoaderTuning", "find_batch_size", "tune_loader"]
+__all__ = [
+    "BatchSizeTuning",
+    "Line",
+    "LoaderTuning",
+    "find_batch_size",
+    "fit_line",
+    "predict_loader",
+    "tune_loader",
+]
 
 #: What an argument should have been, and what to do.
 _SECONDS = "a time to measure for.\nSay a positive number of seconds, or leave it out."
@@ -46,7 +53,111 @@ def _check_number(name: str, value: Any, kind: type, advice: str) -> None:
         raise ExperimentError(f"{name}={format_value(value)} is not {advice}")
 
 
+# What grows along a straight line
+
+
+class Line(NamedTuple):
+    """An amount with a fixed part, and a part that each sample of a batch adds.
+
+    A step's seconds t(b) = t₀ + b / r, its bytes m(b) = m₀ + c b, and a message's
+    seconds α + m / β are such lines.
+
+    >>> Line(fixed=0.5, each=0.25).predict(2)
+    1.0
+    """
+
+    fixed: float
+    each: float
+
+    def predict(self, size: float) -> float:
+        """Return the amount at a size."""
+        return self.fixed + self.each * size
+
+    def find_size(self, amount: float) -> float:
+        """Return the size, not rounded, at which an amount is reached.
+
+        Infinite where samples add nothing.
+
+        >>> Line(fixed=0.5, each=0.25).find_size(1.0)
+        2.0
+        """
+        return (amount - self.fixed) / self.each if self.each > 0 else math.inf
+
+    def find_knee(self, share: float = 0.95) -> float:
+        """Return the size, not rounded, that reaches a share of the best rate.
+
+        Of seconds per step: b / t(b) comes to `share` of 1 / each, which it never
+        reaches, at b = share / (1 - share) · fixed / each. 0 where nothing is fixed,
+        infinite where samples add nothing.
+
+        >>> round(Line(fixed=0.5, each=0.25).find_knee(0.8), 6)
+        8.0
+        """
+        if self.each <= 0:
+            return math.inf if self.fixed > 0 else 0.0
+        return max(0.0, share / (1 - share) * self.fixed / self.each)
+
+
+def fit_line(sizes: Sequence[float], amounts: Sequence[float]) -> Line:
+    """Fit a line to amounts at sizes: least squares of the relative errors.
+
+    Through two points it goes exactly. An error of a tenth counts the same at every
+    size, so that the largest does not decide alone. Raises ValueError for fewer than
+    two different sizes, and for sizes and amounts that are not finite and above 0.
+
+    >>> line = fit_line([1, 4], [0.75, 1.5])
+    >>> round(line.fixed, 6), round(line.each, 6)
+    (0.5, 0.25)
+    """
+    import numpy
+
+    are_positive = all(0 < value < math.inf for value in (*sizes, *amounts))
+    if len(sizes) != len(amounts) or len(set(sizes)) < 2 or not are_positive:
+        raise ValueError(
+            f"fit_line(): sizes={list(sizes)} and amounts={list(amounts)}: give a "
+            "finite amount above 0 for each of two or more different sizes above 0"
+        )
+    weights = [1 / amount for amount in amounts]
+    each, fixed = numpy.polyfit(sizes, amounts, 1, w=weights).tolist()
+    return Line(fixed, each)
+
+
 # How many workers
+
+
+def predict_loader(
+    num_workers: int,
+    *,
+    load_seconds: float,
+    step_seconds: float = 0.0,
+    waiting_seconds: float = 0.0,
+    cores: float | None = None,
+    step_cores: float = 1.0,
+) -> float:
+    """Predict the seconds per batch of a training loop that a DataLoader feeds.
+
+    `load_seconds` is what one process needs to make a batch. For `waiting_seconds` of
+    them it waits, for storage say, and needs no core. `step_seconds` is the training
+    step alone, which keeps `step_cores` cores busy (its threads; few where a GPU does
+    the work). `cores=None` means more cores than are needed.
+
+    Without workers one process does everything in turn. With n workers a batch takes as
+    long as the slowest of three: the workers, n at a time; the main process; the cores,
+    which share all the computing. This is the bottleneck law of queueing networks
+    (Lazowska et al. 1984, "Quantitative System Performance", chapter 5): no loop is
+    faster than it, and one with enough batches in flight comes close.
+
+    >>> predict_loader(4, load_seconds=0.08, step_seconds=0.03, cores=2)
+    0.055
+    >>> predict_loader(8, load_seconds=0.4, waiting_seconds=0.36, cores=2)
+    0.05
+    """
+    if num_workers == 0:
+        return load_seconds + step_seconds
+    computing = load_seconds - waiting_seconds + step_cores * step_seconds
+    shared = computing / (cores or math.inf)
+    return max(load_seconds / num_workers, step_seconds, shared)
+
 
 #: Batches are counted: how many items one has, not every loader tells.
 _UNIT = "steps/s"
@@ -100,7 +211,7 @@ def tune_loader(
 
     `make_loader(*, num_workers)` returns a DataLoader. `step(batch)` does one training
     step; without it, batches are only loaded. Both are timed without workers. From
-    that, `kit.costs.predict_loader` predicts the loop for each of `num_workers`, by
+    that, `predict_loader` predicts the loop for each of `num_workers`, by
     default powers of two up to the number of cores. The fewest that should be enough,
     one choice below them, and the most are compared with none. That takes about
     `seconds`, longer where starts are expensive. What the step trains is put back.

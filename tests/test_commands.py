@@ -14,18 +14,19 @@ import claims
 import nbformat
 import pytest
 import record as recorder
+import recording
 from fingerprints import fingerprint
 from pages import format_table
+from recording import Recording
 from torch.autograd import profiler
 from torch.optim.optimizer import _global_optimizer_post_hooks
 from trials import make_machine, rate_trial, run_trial
 
-from kit import diagnosis, recording
+from kit import diagnosis
 from kit.__main__ import main
 from kit.errors import ExperimentError
 from kit.measuring.report import Comparison
 from kit.measuring.verdict import Ratio
-from kit.recording import Recording
 from kit.script import Script, load_function
 from kit.teaching import Claim
 
@@ -405,7 +406,7 @@ def test_a_recording_stopped_by_its_time_limit_replaces_no_chapter(
     how = "--seconds", 999, "--into", "there"
     assert run(capsys, recorder.main, *how, quiet.chapter)[0] == 1
     cut, made = sorted(Path("there").iterdir(), key=lambda path: path.suffix)
-    assert cut.name == f"{CHAPTER}_cut.ipynb" and recording.load(made)
+    assert cut.name == f"{CHAPTER}_cut.ipynb" and recording.read(made).trials
     assert not nbformat.read(cut, as_version=4).cells[-1].outputs, "it did not run"
 
 

@@ -38,12 +38,12 @@ NAMES = {
     "guess": "teaching unit='×'",
     "claim": "teaching expect='faster' at_least=None otherwise=… open=False",
     "check": "teaching",
-    "this_machine": "machine root=…",
-    "save": "recording",
-    "load": "recording",
+    "this_machine": "machine",
+    "device": "machine",
+    "save": "saving",
+    "load": "saving",
     "start_ranks": "ranks timeout=25.0 cluster=None",
     "data": "data",
-    "costs": "costs",
     "tuning": "tuning",
     "figures": "figures",
     "quick": "bool",
@@ -102,7 +102,7 @@ def describe(name):
     signature = inspect.signature(value) if is_function else inspect.Signature()
     for key, given in signature.parameters.items():
         if given.kind is given.KEYWORD_ONLY:
-            is_long = key in ("otherwise", "root")
+            is_long = key == "otherwise"
             shown.append(f"{key}=…" if is_long else f"{key}={given.default!r}")
     return " ".join(shown)
 
@@ -172,7 +172,7 @@ def test_the_shell_command_of_the_front_page_works(folder, capsys):
     assert main(words) == 0
     assert "train(batch_size=64)" in capsys.readouterr().out
     page = Path(words[-1]).read_text("utf-8")
-    assert "train(batch_size=64)" in page and "This machine: " in page
+    assert "train(batch_size=64)" in page and kit.this_machine().name in page
 
 
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]

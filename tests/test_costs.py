@@ -10,19 +10,20 @@ from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 
+import costs
 import links
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from costs import Link, predict_step_memory
 from hypothesis import given, strategies as st
 from torch import nn
 from torch.autograd.profiler import profile
 from torch.distributed.distributed_c10d import AllgatherOptions
 from torch.utils.checkpoint import checkpoint
 
-from kit import costs
-from kit.costs import Line, Link, predict_loader, predict_step_memory
+from kit.tuning import Line, fit_line, predict_loader
 
 SOME = st.integers(1, 1000).map(lambda n: n / 100)
 
@@ -59,7 +60,7 @@ def test_a_fitted_line_is_that_of_least_relative_errors(points):
     sizes, amounts, ones = [*points], [*points.values()], np.ones(len(points))
     rows = (np.stack([ones, sizes]) / amounts).T
     wanted = rows @ np.linalg.lstsq(rows, ones)[0]
-    found = rows @ costs.fit_line(sizes, amounts)
+    found = rows @ fit_line(sizes, amounts)
     assert found == pytest.approx(wanted, abs=1e-6)
 
 
@@ -83,7 +84,7 @@ IMPOSSIBLE += [([1, x], [1, 2], rf"sizes=\[1, {x}\]") for x in (math.nan, math.i
 @pytest.mark.parametrize(("sizes", "amounts", "words"), IMPOSSIBLE)
 def test_no_line_is_fitted_to_what_has_none(sizes, amounts, words):
     with pytest.raises(ValueError, match=rf"fit_line\(\): .*{words}"):
-        costs.fit_line(sizes, amounts)
+        fit_line(sizes, amounts)
 
 
 @pytest.mark.parametrize("link", [Link(0.01, 8e6).slowed(2), None])

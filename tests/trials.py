@@ -14,8 +14,7 @@ def make_machine(name="imaginary-2-cores"):
     values |= {"instruction_sets": ["avx2"], "accelerators": []}
     values |= {"operating_system": "Imaginary OS 7", "start_method": "fork"}
     values |= {"python": "3.11.1", "torch": "2.14.0"}
-    facts = {key: {"value": v, "reason": "made up"} for key, v in values.items()}
-    return Machine.from_dict(facts)
+    return Machine.from_dict(values)
 
 
 def make_run(round=0, seconds=(1.0,), *, items=10, steps=5, **changes):

@@ -8,8 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
+from drawing import Drawing
 
-from kit.figures import Drawing, Span
+from kit.figures import Span
 
 #: The stations of an operation, and what each does.
 STATIONS = {
@@ -21,15 +22,13 @@ STATIONS = {
 }
 
 
-def draw_path(title: str, prices: Mapping[str, str] | None = None) -> Drawing:
+def draw_path(title: str, prices: Mapping[str, str]) -> Drawing:
     """Draw the stations of an operation, with a price under each where there is one."""
-    prices = prices or {}
     told = "; ".join(f"{name}: {price}" for name, price in prices.items())
-    rows = 3.4 if prices else 2.4
     drawing = Drawing(
         title,
         columns=15,
-        rows=rows,
+        rows=3.4,
         alt=f"Five boxes in a row: {', '.join(STATIONS)}. {told}",
     )
     for number, (name, does) in enumerate(STATIONS.items()):

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from costs import LINKS
+from drawing import Drawing
 from matplotlib.figure import Figure
 
-from kit.costs import LINKS
-from kit.figures import COLOURS, Drawing, draw_bars, draw_lines
+from kit.figures import COLORS, draw_bars, draw_lines
 
 Plan = Callable[[int], Iterable[list[Any]]]
 Sums = list[list[set[int]]]  # by rank, by part: whose values are in it
@@ -52,17 +53,17 @@ def draw_plans(plans: Sequence[Plan], n: int = 4) -> Drawing:
         rows=n + 1.6,
         alt=". ".join(_tell(plan, n) for plan in plans),
     )
-    axes = drawing.figure.axes[0]
+    axes = drawing.axes
     ticks = [row + 1 + _MIDDLE for row in range(n)]
     axes.set_yticks(ticks, [f"rank {rank}" for rank in range(n)])
     left = 0.0
     for plan, head, width in zip(plans, heads, widths, strict=True):
-        axes.text(left + 0.2, 0.5, head, va="center", size=9.5, color=COLOURS["ink"])
+        drawing.write(head, (left + 0.2, 0.5), ha="left")
         _draw_plan(axes, plan, n, left)
         left += width + 0.8
     key = "blue: is added · orange: replaces · gray: other parts of the tensor"
     key += " · filled: has the sum"
-    axes.text(0.2, n + 1.3, key, va="center", size=9.5, color=COLOURS["ink"])
+    drawing.write(key, (0.2, n + 1.3), ha="left")
     return drawing
 
 
@@ -86,46 +87,6 @@ def draw_part(plan: Plan, n: int = 4, part: int = 0) -> Drawing:
             text = "sum of all" if len(held) == n else "+".join(map(str, sorted(held)))
             blocks.append((column + 0.05, column + 0.95, text, _find_role(held, n)))
         drawing.lane(rank + 1, f"rank {rank}", blocks)
-    return drawing
-
-
-def draw_machines() -> Drawing:
-    """Draw the three stages of a hierarchical all-reduce: two machines, two GPUs."""
-    stages = ["at first", "reduce-scatter", "all-reduce", "all-gather"]
-    held = {
-        0: [("0", "0"), ("0+1", ""), ("all", ""), ("all", "all")],
-        1: [("1", "1"), ("", "0+1"), ("", "all"), ("all", "all")],
-        2: [("2", "2"), ("2+3", ""), ("all", ""), ("all", "all")],
-        3: [("3", "3"), ("", "2+3"), ("", "all"), ("all", "all")],
-    }
-    drawing = Drawing(
-        "Between the machines, each GPU sends its own half of the tensor",
-        columns=4,
-        rows=5,
-        alt=(
-            "A table. Ranks 0 and 1 are machine A, ranks 2 and 3 machine B. Each has a "
-            "tensor of two halves. At first rank r holds its own values. After a "
-            "reduce-scatter inside each machine, rank 0 has 0+1 in the first half, "
-            "rank 1 has 0+1 in the second, rank 2 has 2+3 in the first, rank 3 has 2+3 "
-            "in the second. After an all-reduce between ranks 0 and 2, and between "
-            "ranks 1 and 3, each of these halves is the sum of all. After an "
-            "all-gather inside each machine, all ranks have both halves"
-        ),
-    )
-    where = ["", "inside a machine", "between machines", "inside a machine"]
-    for column, stage in enumerate(stages):
-        text = f"{stage}\n{where[column]}".strip()
-        drawing.box(column + 0.05, 0.02, 0.9, 0.9, text, "zone")
-    for rank, row in held.items():
-        blocks = []
-        for column, halves in enumerate(row):
-            for place, text in enumerate(halves):
-                start = column + 0.08 + 0.42 * place
-                role = {"": "", "all": "measured"}.get(text, "predicted")
-                if len(text) == 1:
-                    role = "zone"
-                blocks.append((start, start + 0.42, text, role))
-        drawing.lane(rank + 1, f"machine {'AB'[rank // 2]}, rank {rank}", blocks)
     return drawing
 
 
@@ -189,14 +150,14 @@ def _draw_plan(axes: Any, plan: Plan, n: int, left: float) -> None:
     for column, sums in enumerate(_carry_out(steps, n)):
         for rank in range(n):
             done = all(len(held) == n for held in sums[rank])
-            color = COLOURS["ink"] if done else COLOURS["card"]
-            look = {"ms": 7, "mfc": color, "mec": COLOURS["ink"], "zorder": 6}
+            color = COLORS["ink"] if done else COLORS["card"]
+            look = {"ms": 7, "mfc": color, "mec": COLORS["ink"], "zorder": 6}
             axes.plot(left + column + 0.5, rank + 1 + _MIDDLE, "o", **look)
     for column, step in enumerate(steps):
         for message in step:
-            color = COLOURS["measured" if message.adds else "predicted"]
+            color = COLORS["measured" if message.adds else "predicted"]
             if message.part != 0:
-                color = COLOURS["border"]
+                color = COLORS["zone"]
             look = {"arrowstyle": "-|>", "color": color, "linewidth": 1.6}
             look |= {"shrinkA": 4, "shrinkB": 4, "mutation_scale": 10}
             look |= {} if message.adds else {"linestyle": (0, (3, 1.5))}

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kit.figures import COLOURS, Drawing, format_number, style
-from kit.figures.html import describe
+from kit.figures import COLORS, format_number, kit_look
+from kit.figures.style import describe, new_figure
 
 #: What `scripts/sweep_sending.py` has written.
 SWEEP = Path(__file__).with_name("sending_sweep.json")
@@ -52,70 +52,7 @@ def read_sweep(path: Path = SWEEP) -> dict[str, Best]:
     return best
 
 
-def draw_ways() -> Drawing:
-    """Draw four steps of plain training over a slow link, and how to send less."""
-    drawing = Drawing(
-        "Over a slow link: send less each time, or less often",
-        columns=24,
-        rows=4,
-        alt=(
-            "Four rows over time, each with four steps that compute for 2. Plain: an "
-            "exchange of 4 after each step, 24 in all. 16 bits: exchanges of 2, 16 in "
-            "all. PowerSGD and top 1 %: packing takes 1.5, the exchange next to "
-            "nothing, 15 in all. no_sync and local SGD: one exchange of 4 after all "
-            "four steps, 12 in all"
-        ),
-    )
-    plain, half, small = [], [], []
-    for step in range(4):
-        begin = 6 * step
-        plain.append((begin, begin + 2, "step", "measured"))
-        plain.append((begin + 2, begin + 6, "exchange", "communication"))
-        begin = 4 * step
-        half.append((begin, begin + 2, "step", "measured"))
-        half.append((begin + 2, begin + 4, "half", "communication"))
-        begin = 3.75 * step
-        small.append((begin, begin + 2, "step", "measured"))
-        small.append((begin + 2, begin + 3.5, "pack", "zone"))
-        small.append((begin + 3.5, begin + 3.75, "", "communication"))
-    rare = [(2 * step, 2 * step + 2, "step", "measured") for step in range(4)]
-    rare.append((8, 12, "exchange", "communication"))
-    drawing.lane(0, "plain", plain)
-    drawing.lane(1, "16 bits", half)
-    drawing.lane(2, "PowerSGD, top 1 %", small)
-    drawing.lane(3, "no_sync, local SGD", rare)
-    return drawing
-
-
-def draw_straggler() -> Drawing:
-    """Draw two ranks, one of which is slow in each step, with and without waiting."""
-    drawing = Drawing(
-        "Meeting in every step waits for each slow one; meeting seldom waits less",
-        columns=13,
-        rows=4.3,
-        alt=(
-            "Two ranks, four steps. In each step one of them is slow, by turns: it "
-            "takes 3 in place of 1. When they exchange after every step, every step "
-            "takes 3, and the other rank waits for 2: 12 in all. When they exchange "
-            "once after four steps, each has had two slow steps: 8 in all"
-        ),
-    )
-    for rank in range(2):
-        waiting, apart, now = [], [], 0
-        for step in range(4):
-            is_slow = step % 2 == rank
-            length = 3 if is_slow else 1
-            text, role = ("slow", "predicted") if is_slow else ("", "measured")
-            waiting.append((3 * step, 3 * step + length, text, role))
-            if not is_slow:
-                waiting.append((3 * step + 1, 3 * step + 3, "waits", "zone"))
-            apart.append((now, now + length, text, role))
-            now += length
-        drawing.lane(rank, f"every step, rank {rank}", waiting)
-        drawing.lane(rank + 2.3, f"local SGD, rank {rank}", apart)
-    return drawing
-
-
+@kit_look()
 def draw_shares(
     alone: Mapping[int, float], linked: Mapping[int, float], exchange: float
 ) -> Any:
@@ -133,18 +70,19 @@ def draw_shares(
         f"{images} images": (ms, linked[images], ms + exchange)
         for images, ms in alone.items()
     }
-    axes = style.add_axes(style.make_card(title, 0.5 * len(rows) + 1.2))
     told = []
+    figure = new_figure(title, 0.5 * len(rows) + 1.2)
+    axes = figure.subplots()
     for y, (label, (alone, linked, predicted)) in enumerate(rows.items()):
         added = max(0.0, linked - alone)
         parts = {"label": "the step without a link" if y == 0 else None}
-        axes.barh(y, alone, 0.6, color=COLOURS["measured"], **parts)
+        axes.barh(y, alone, 0.6, color=COLORS["measured"], **parts)
         parts = {"label": "what the link adds" if y == 0 else None}
-        axes.barh(y, added, 0.6, left=alone, color=COLOURS["recorded"], **parts)
-        line = {"color": COLOURS["predicted"], "lw": 2.5, "ls": (0, (2, 1))}
+        axes.barh(y, added, 0.6, left=alone, color=COLORS["recorded"], **parts)
+        line = {"color": COLORS["predicted"], "lw": 2.5, "ls": (0, (2, 1))}
         line["label"] = "predicted" if y == 0 else None
         axes.plot([predicted, predicted], [y - 0.4, y + 0.4], **line)
-        end = {"textcoords": "offset points", "va": "center", **style.TEXT}
+        end = {"textcoords": "offset points", "va": "center"}
         axes.annotate(
             f"{format_number(linked)} ms", (max(linked, predicted), y), (8, 0), **end
         )
@@ -152,12 +90,13 @@ def draw_shares(
     axes.set(ylim=(len(rows) - 0.4, -0.6))
     axes.set_xlim(0, 1.2 * max(max(row) for row in rows.values()))
     axes.set_yticks(range(len(rows)), list(rows))
-    style.draw_grid(axes, "x")
-    axes.set_xlabel("ms per step", **style.MUTED)
-    axes.figure.legend(loc="outside lower right", ncols=3, **style.LEGEND)
-    return describe(axes.figure, title, *told)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("ms per step")
+    figure.legend(loc="outside lower right", ncols=3)
+    return describe(figure, title, *told)
 
 
+@kit_look()
 def draw_loss_over_bytes(
     best: Mapping[str, Best], here: Mapping[str, tuple[float, float]]
 ) -> Any:
@@ -168,10 +107,11 @@ def draw_loss_over_bytes(
     """
     first, *_ = best.values()
     title = _find_title(best)
-    axes = style.add_axes(style.make_card(title, 4.4))
+    figure = new_figure(title, 4.4)
+    axes = figure.subplots()
     low, high = min(first.losses), max(first.losses)
-    axes.axhspan(low, high, color=COLOURS["zone"], label="plain, three seeds")
-    point = {"color": COLOURS["measured"], "marker": "o", "ms": 7, "ls": ""}
+    axes.axhspan(low, high, color=COLORS["zone"], label="plain, three seeds")
+    point = {"color": COLORS["measured"], "marker": "o", "ms": 7, "ls": ""}
     point |= {"zorder": 4, "elinewidth": 1.5}
     told = []
     places = _place_names(best)
@@ -180,11 +120,11 @@ def draw_loss_over_bytes(
         label = "recorded: median, lowest, highest" if one is first else None
         axes.errorbar(one.megabytes, one.loss, ends, label=label, **point)
         side, up = places[name]
-        look = {"textcoords": "offset points", "va": "center", "ha": side, **style.TEXT}
+        look = {"textcoords": "offset points", "va": "center", "ha": side}
         shift = (8 if side == "left" else -8, up)
         axes.annotate(name, (one.megabytes, one.loss), shift, zorder=6, **look)
         told.append(f"{name}: {one.loss:.3f} after {one.megabytes:,.0f} MB")
-    look = {"color": COLOURS["predicted"], "marker": "x", "ms": 9, "mew": 2, "ls": ""}
+    look = {"color": COLORS["predicted"], "marker": "x", "ms": 9, "mew": 2, "ls": ""}
     for number, (name, (loss, megabytes)) in enumerate(here.items()):
         label = "trained here, one seed" if number == 0 else None
         axes.plot(megabytes, loss, label=label, zorder=5, **look)
@@ -194,11 +134,11 @@ def draw_loss_over_bytes(
     axes.xaxis.set_major_locator(_choose_ticks())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.set_ylim(bottom=min(min(one.losses) for one in best.values()) - 0.03)
-    style.draw_grid(axes, "y")
-    axes.set_xlabel("megabytes that a rank sends in the whole training", **style.MUTED)
-    axes.set_ylabel("loss on held-out images", **style.MUTED)
-    axes.figure.legend(loc="outside lower center", ncols=3, **style.LEGEND)
-    return describe(axes.figure, title, *told)
+    axes.grid(visible=False, axis="x")
+    axes.set_xlabel("megabytes that a rank sends in the whole training")
+    axes.set_ylabel("loss on held-out images")
+    figure.legend(loc="outside lower center", ncols=3)
+    return describe(figure, title, *told)
 
 
 def _choose_ticks() -> Any:

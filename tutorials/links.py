@@ -15,9 +15,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from costs import Link
 from torch.autograd.profiler import record_function
-
-from kit.costs import Link
 
 #: PyTorch makes a group by the name of what carries its messages.
 BACKEND = "simulated_link"
@@ -34,7 +33,7 @@ def simulate_link(link: Link | None = None) -> LinkGroup:
     if not (link is None or isinstance(link, Link)):
         raise TypeError(
             f"simulate_link(link={link!r}) is no link.\n"
-            "Use one of kit.costs.LINKS, a kit.costs.Link of your own, or None."
+            "Use one of costs.LINKS, a costs.Link of your own, or None."
         )
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _join, devices=["cpu"])

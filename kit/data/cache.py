@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import io
 import os
 import tempfile
@@ -74,9 +76,15 @@ def show_classes(dataset: Any, labels: list[int], find: Callable[[int], Any]) ->
 
     `find(index)` returns the PIL image of a sample.
     """
-    pictures = []
+    shown = [figures.html_sentence(repr(dataset))]
     for label in sorted(set(labels))[:10]:
         jpeg = io.BytesIO()
         find(labels.index(label)).resize((96, 96)).save(jpeg, "JPEG", quality=80)
-        pictures.append((dataset.classes[label], jpeg.getvalue()))
-    return figures.html_pictures(pictures, caption=repr(dataset))
+        source = base64.b64encode(jpeg.getvalue()).decode()
+        name = html.escape(dataset.classes[label])
+        shown.append(
+            '<span style="display:inline-block;margin-right:8px">'
+            f'<img alt="image: {name}" width="64" height="64" '
+            f'src="data:image/jpeg;base64,{source}"><br>{name}</span>'
+        )
+    return "".join(shown)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kit import clock, system
+from kit import clock
 from kit.diagnosis import repairs, saving
 from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE
 from kit.diagnosis.modules import TimedHooks, Training
@@ -175,12 +175,6 @@ def _observe(
             raise
         interrupt = error
         findings.remarks.append("It was interrupted: what is missing was not measured.")
-    if findings.profile is not None and findings.profile.is_busy:
-        findings.remarks.append(
-            f"Other programs used {findings.profile.others_cores:.1f} cores meanwhile: "
-            "where the loop computes with several threads, that is part of what was "
-            "measured."
-        )
     if not variant.runs[0].settled:
         findings.remarks.append(
             "Step times had not become stable by the end of the warm-up."
@@ -217,7 +211,6 @@ def _look(
     try_compile: bool,
 ) -> None:
     """Warm up, profile, make the trials, and look out for rare long steps."""
-    load = system.read_load()
     progress.doing = "warming up"
     watch.work.is_plain = False  # in the first steps, something may be compiled
     driver.open()
@@ -225,8 +218,6 @@ def _look(
     progress.doing = "profiling"
     profile = record(driver)[0]
     watch.work.is_plain = True
-    others_cores = system.count_others_cores(load, system.read_load())
-    profile = profile._replace(others_cores=others_cores)
     findings.profile = profile._replace(trace=profile.trace._replace(written=""))
     with switches.training.looking():
         driver.time(1)
@@ -274,16 +265,12 @@ def _plan_trials(
     switches.repairs["threads"].number = profile.other_threads  # type: ignore[attr-defined]
     causes = find_suspects(profile, switches.causes)
     possible = [name for name, why in due.items() if not why and name != "compile"]
-    # Beside other programs, too many threads make all else slow.
-    first = {"threads"} & {*possible} if profile.is_busy else set()
-    possible = [*first, *(name for name in possible if name not in first)]
     most = max(_REPAIRS, int(seconds / _SECONDS_PER_REPAIR))
     chosen = {name: switches.repairs[name] for name in possible[:most]}
     risky = {name: s for name, s in chosen.items() if repairs.REPAIRS[name].is_risky}
     safe = {name: switch for name, switch in chosen.items() if name not in risky}
     pairs = itertools.zip_longest(causes.items(), safe.items())
-    by_turns: dict[str, Switch] = {name: switches.repairs[name] for name in first}
-    by_turns |= dict(each for pair in pairs for each in pair if each is not None)
+    by_turns = dict(each for pair in pairs for each in pair if each is not None)
     by_turns |= risky
     if due.get("compile") == "":
         by_turns["compile"] = switches.repairs["compile"]

@@ -47,8 +47,6 @@ _MOST_LOOKED_AT = 200
 _BLURRED = 1.0
 #: Of steps that are longer, single ones are recorded.
 LONG_STEP_SECONDS = 0.5
-#: Other programs that use more cores compete with several threads, and are told.
-_BUSY = 0.3
 #: A pause between operations that is so many operations long is the reader's own code.
 _LONG_PAUSE = 20
 _LABELS = {
@@ -113,8 +111,7 @@ class Profile(NamedTuple):
     "waiting" (for other threads): `across` has their fractions of each step, over the
     mean step. `lines` are the reader's, by phase, with
     their shares of it; `inner` are a framework's below them. `slowest` is the operation
-    that took most of forward and backward, with its share of the step. `others_cores`
-    is how many cores other programs used meanwhile.
+    that took most of forward and backward, with its share of the step.
     """
 
     trace: Trace
@@ -129,7 +126,6 @@ class Profile(NamedTuple):
     threads: int
     children: int
     processes: int
-    others_cores: float = 0.0
 
     def mean(self, name: str) -> float:
         """Return the fraction of a step that lies across the phases."""
@@ -144,17 +140,8 @@ class Profile(NamedTuple):
         return self.inflation > _BLURRED and not self.trace.devices
 
     @property
-    def is_busy(self) -> bool:
-        """Whether other programs use the cores, too."""
-        return self.others_cores > _BUSY
-
-    @property
     def other_threads(self) -> int:
-        """Which other number of threads to try: that of the free cores, or one."""
-        taken = math.ceil(self.others_cores - _BUSY) if self.is_busy else 0
-        free = max(1, self.cores - taken)
-        if self.threads != free:
-            return free
+        """Which other number of threads to try: that of the cores, or one."""
         return self.cores if self.threads != self.cores else 1
 
     @property

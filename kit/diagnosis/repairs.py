@@ -120,10 +120,9 @@ def _has_tensor_cores(facts: Facts) -> bool:
 
 
 def _threads_may_not_fit(facts: Facts) -> bool:
-    """Return whether threads are not as many as cores, or others use these, too."""
+    """Return whether threads are not as many as cores, or workers use these, too."""
     profile = facts.profile
     competes = profile.children > 0 or profile.mean("waiting") > _WAITS
-    competes = competes or profile.is_busy
     return profile.threads != profile.cores or (competes and profile.threads > 1)
 
 

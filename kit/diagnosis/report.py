@@ -371,15 +371,15 @@ class Diagnosis:
         headers, rows = self._tables()[-1]
         steps = self.next_steps()
         title = steps[0] if steps else self.sentence()
-        note = " ".join([f"{self.call}.", *self.remarks(), *steps[1:]])
-        table = figures.html_table(headers, rows, title=title, note=note)
-        return figures.to_html(picture, picture.alt) + table
+        details = [f"{self.call}.", *self.remarks()]
+        table = figures.html_table(headers, rows, title=title, details=details)
+        others = "".join(map(figures.html_sentence, steps[1:]))
+        return figures.to_html(picture, picture.alt) + table + others
 
     def to_html(self) -> str:
         """Return the report as a page of its own, with what this machine is."""
-        title, parts = f"Diagnosis of {self.call}", (self, this_machine())
-        pages = (part._repr_html_() for part in parts)
-        return figures.html_page(title, *pages, text=repr(self))
+        title, text = f"Diagnosis of {self.call}", f"{self!r}\n\n{this_machine()!r}"
+        return figures.html_page(title, self._repr_html_(), text=text)
 
 
 def _write_place(line: str) -> str:

@@ -42,28 +42,8 @@ def decide(
 ) -> Verdict:
     """Return which cause it is: the surest largest saving, or useful work.
 
-    A verdict needs a clear winner. Beside other programs, only what was measured counts
-    until another number of threads was tried: they slow all that several threads do.
+    A verdict needs a clear winner.
     """
-    found = _decide(savings, tried, profile)
-    known = tried.get("threads")
-    if not profile.is_busy or profile.threads == 1 or (known and known.is_known):
-        return found
-    measured = found.cause in FOLLOWING or (
-        found.cause in savings and savings[found.cause].measured
-    )
-    if found.cause is None or measured:
-        return found
-    return Verdict(
-        None,
-        f"other programs use {profile.others_cores:.1f} cores, which slows all that "
-        f"{profile.threads} threads compute",
-    )
-
-
-def _decide(
-    savings: Mapping[str, Saving], tried: Mapping[str, Saving], profile: Profile
-) -> Verdict:
     work = {kind: profile.mean(kind) for kind in _WORK}
     useful = sum(work.values())
     candidates = {**savings, **_list_following(tried)}

@@ -1,35 +1,13 @@
-"""Pictures and tables from plain sequences; the one place with colours.
+"""Pictures and tables from plain sequences; the one place with colors.
 
-Charts use matplotlib's object interface only, because pyplot is not safe on the thread
-of a widget. matplotlib is imported by the first chart, not by this package.
+matplotlib and pandas are imported by the first picture or table, not by this package.
 """
 
-from kit.figures.charts import (
-    Row,
-    Series,
-    draw_bars,
-    draw_lines,
-    draw_stack,
-    draw_steps,
-)
-from kit.figures.drawings import Drawing
-from kit.figures.html import (
-    html_card,
-    html_page,
-    html_pictures,
-    html_progress,
-    html_sentence,
-    html_table,
-    show,
-    text_table,
-    to_html,
-)
+from kit.figures.charts import Row, Series, draw_bars, draw_lines
 from kit.figures.steps import Span, draw_step, draw_timeline
-from kit.figures.style import (
-    COLOURS,
-    PHASES,
-    WIDTH,
-    format_amount,
+from kit.figures.style import COLORS, PHASES, kit_look, show, to_html
+from kit.figures.tables import fold, html_page, html_sentence, html_table, text_table
+from kit.figures.words import (
     format_bytes,
     format_number,
     format_saving,
@@ -39,32 +17,26 @@ from kit.figures.style import (
 )
 
 __all__ = [
-    "COLOURS",
+    "COLORS",
     "PHASES",
-    "WIDTH",
-    "Drawing",
     "Row",
     "Series",
     "Span",
     "draw_bars",
     "draw_lines",
-    "draw_stack",
     "draw_step",
-    "draw_steps",
     "draw_timeline",
-    "format_amount",
+    "fold",
     "format_bytes",
     "format_number",
     "format_saving",
     "format_seconds",
     "format_value",
-    "html_card",
     "html_page",
-    "html_pictures",
-    "html_progress",
     "html_sentence",
     "html_table",
     "is_wide",
+    "kit_look",
     "show",
     "text_table",
     "to_html",

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kit.figures import charts, style
-from kit.figures.html import describe
+from kit.figures import charts
 from kit.figures.style import (
-    COLOURS,
+    COLORS,
     NAMES,
+    PHASE_LOOKS,
     PHASES,
-    format_seconds,
-    format_share,
-    settle,
+    ROW,
+    WIDTH,
+    describe,
+    kit_look,
+    measure_text,
+    new_figure,
+    paint,
 )
+from kit.figures.words import format_saving, format_seconds, format_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _BAR = 0.8  # inches, the height of the bar of a step
-_KEY = {"loc": "lower left", "bbox_to_anchor": (0, 0), "borderaxespad": 0, "ncols": 2}
 #: So many kinds of blocks that are too narrow for their names are named below.
 _MOST_NARROW = 6
 
 
-@style.one_at_a_time
+@kit_look()
 def draw_step(
     shares: Mapping[str, float],
     savings: Sequence[charts.Row] = (),
@@ -43,7 +48,7 @@ def draw_step(
     phase has its name on it, or below where it has no room. `overhead`, a fraction that
     cuts across the phases, is written below, too. `savings` are (label, value, low,
     high), fractions of the step's time with their 95 % intervals; one that does not lie
-    wholly above 0 is grey.
+    wholly above 0 is gray.
 
     >>> shares = {"input": 0.61, "forward": 0.39}
     >>> figure = draw_step(shares, title="It waits for data", step_seconds=0.1)
@@ -52,53 +57,72 @@ def draw_step(
     """
     present = {phase: shares[phase] for phase in PHASES if shares.get(phase)}
     total = sum(present.values())
-    inches = (style.WIDTH - 2 * style.EDGE) / total
     sentences, inside, below = [], {}, {}
     for phase, share in present.items():
-        name, part = PHASES[phase], format_share(share)
-        time = format_seconds(share * step_seconds)
-        sentences.append(f"{name}: {part}, {time}")
-        inside[phase] = f"{name}\n{part} · {time}"
-        if style.measure(inside[phase]) + 0.1 > share * inches:
+        part = f"{format_share(share)} · {format_seconds(share * step_seconds)}"
+        sentences.append(f"{PHASES[phase]}: {part.replace(' · ', ', ')}")
+        inside[phase] = f"{PHASES[phase]}\n{part}"
+        if measure_text(inside[phase]) > share / total * (WIDTH - 0.5):
             inside[phase] = ""
-            below[phase] = f"{name}  {part} · {time}"
+            below[phase] = f"{PHASES[phase]}  {part}"
     words = ["; ".join(sentences)]
-    heights = [_BAR + 0.25 * math.ceil(len(below) / 2)]
     if overhead is not None:
-        heights[0] += 0.3
+        words.append(f"Eager overhead, across the phases: {format_share(overhead)}")
+    lines = math.ceil(len(below) / 2) + (overhead is not None)
+    heights = [_BAR + 0.25 * lines]
     if savings:
-        heights.append(0.46 * len(savings) + 0.8)
-    figure = style.make_card(title, sum(heights) + 0.25 * len(heights))
-    parts = figure.subfigures(
-        len(heights), height_ratios=heights, squeeze=False, facecolor="none"
-    )[:, 0]
-    axes = style.add_axes(parts[0], ylim=(heights[0], 0), xlim=(0, total))
+        heights.append(ROW * len(savings) + 0.8)
+    figure = new_figure(title, sum(heights) + 0.2)
+    parts = figure.subplots(len(heights), height_ratios=heights, squeeze=False)
+    axes = parts[0, 0]
+    axes.set(xlim=(0, total), ylim=(heights[0], 0))
     axes.axis("off")
     start = 0.0
     for phase, share in present.items():
-        style.paint(*axes.barh(0, share, _BAR, start, align="edge"), phase)
-        style.write_on(axes, phase, inside[phase], (start + share / 2, _BAR / 2))
+        paint(*axes.barh(0, share, _BAR, start, align="edge"), phase)
+        _write_on(axes, phase, inside[phase], (start + share / 2, _BAR / 2))
         start += share
-    keys = style.list_keys(below)
-    key = axes.legend(handles=keys, alignment="left", **(style.LEGEND | _KEY))
-    if overhead is not None:
-        words.append(f"Eager overhead, across the phases: {format_share(overhead)}")
-        key.set_title(words[-1], prop={"size": 10})
-        key.get_title().set_color(COLOURS["ink"])
+    if lines:
+        place = {"bbox_to_anchor": (0, _BAR), "bbox_transform": axes.transData}
+        look = {"loc": "upper left", "alignment": "left", "ncols": 2}
+        key = axes.legend(handles=_make_keys(below), **place, **look)
+        key.set_title(" ".join(words[1:]))
     if savings:
-        _draw_savings(style.add_axes(parts[1]), savings)
-        saved = charts.tell_rows(savings, format_share)
+        _draw_savings(parts[1, 0], savings)
+        saved = charts.describe_rows(savings, format_share)
         words.append(f"What removing a cause would save of the step: {saved}")
     first = f"Where the {format_seconds(step_seconds)} of a step go"
     return describe(figure, first, title, *words)
 
 
 def _draw_savings(axes: Axes, savings: Sequence[charts.Row]) -> None:
-    roles = ["measured" if (low or 0) > 0 else "baseline" for *_, low, _ in savings]
-    texts = [style.format_saving(*ends) for _, *ends in savings]
-    charts.draw_rows(axes, savings, texts, roles)
+    pale = [y for y, (_, _, low, _) in enumerate(savings) if (low or 0) <= 0]
+    texts = [format_saving(*ends) for _, *ends in savings]
+    charts.draw_rows(axes, savings, texts, pale=pale)
     axes.xaxis.set_major_formatter(lambda x, _: format_share(x, like=1))
     axes.set_xlabel("of the step's time that removing the cause would save")
+
+
+def _make_keys(labels: Mapping[str, str]) -> list[Any]:
+    """Return what a legend shows of phases: their looks and these labels."""
+    from matplotlib.patches import Patch
+
+    keys = []
+    for phase, label in labels.items():
+        key = Patch(label=label)
+        paint(key, phase)
+        keys.append(key)
+    return keys
+
+
+def _write_on(axes: Axes, phase: str, text: str, place: tuple[float, float]) -> None:
+    """Write in the middle of a block; behind the words its hatch is left out."""
+    fill, color, _ = PHASE_LOOKS[phase]
+    box = {"facecolor": fill, "edgecolor": "none", "pad": 1.5, "linewidth": 0}
+    axes.text(*place, text, color=color, ha="center", va="center", bbox=box, size=9.5)
+
+
+# Time lines
 
 
 class Span(NamedTuple):
@@ -113,7 +137,7 @@ class Span(NamedTuple):
     label: str
 
 
-@style.one_at_a_time
+@kit_look()
 def draw_timeline(
     lanes: Mapping[str, Sequence[Span]], *, title: str, marks: Sequence[float] = ()
 ) -> Figure:
@@ -135,28 +159,24 @@ def draw_timeline(
         raise ValueError("draw_timeline: there is nothing to draw: no lane has a span")
     counts = Counter(span.phase for span in spans)
     keys = {x: f"{text} ({counts[x]})" for x, text in NAMES.items() if x in counts}
-    height = 0.46 * len(lanes) + 1.25 + 0.25 * math.ceil(len(keys) / 3)
-    figure = style.make_card(title, height)
-    axes = style.add_axes(figure, xlim=(first, last))
-    axes.xaxis.set_major_formatter(lambda x, _: format_seconds(x))
-    axes.set_ylim(len(lanes) - 0.5, -0.5)  # the first lane at the top
-    labels = [style.wrap(name, style.WIDTH / 3.5) for name in lanes]
-    axes.set_yticks(range(len(lanes)), labels, color=COLOURS["ink"])
-    style.draw_grid(axes, "x")
-    handles = style.list_keys(keys)
-    look = {"loc": "outside lower left", "ncols": 3}
-    figure.legend(handles=handles, **look, **style.LEGEND)
-    axes.set_xlabel("time\n")  # as high as it will be
-    settle(figure)
-    figure.draw_without_rendering()  # now it is known how wide the axes are
-    wide = axes.get_window_extent().width / figure.dpi
-    inch = (last - first) / wide
-    _draw_marks(axes, sorted(marks), inch)
+    labels = [textwrap.fill(name, 24) for name in lanes]
+    beside = max(map(measure_text, labels))
+    inch = (last - first) / (WIDTH - beside - 0.4)
     narrow: list[Span] = []
+    height = ROW * len(lanes) + 1.0 + 0.25 * math.ceil(len(keys) / 3)
+    figure = new_figure(title, height)
+    axes = figure.subplots()
+    axes.set(xlim=(first, last), ylim=(len(lanes) - 0.5, -0.5))
+    axes.grid(visible=False, axis="y")
+    axes.xaxis.set_major_formatter(lambda x, _: format_seconds(x))
+    axes.set_yticks(range(len(lanes)), labels, color=COLORS["ink"])
+    _draw_marks(axes, sorted(marks), inch)
     for y, lane in enumerate(lanes.values()):
         narrow += _draw_lane(axes, y, lane, inch)
     words = _name_narrow(narrow)
-    axes.set_xlabel(f"time\n{style.wrap(words, wide, lines=2)}" if words else "time")
+    axes.set_xlabel("\n".join(["time", *textwrap.wrap(words, 80)[:2]]))
+    handles = _make_keys(keys)
+    figure.legend(handles=handles, loc="outside lower left", ncols=3)
     sentences = [f"{name}: {_tell(lane, last - first)}" for name, lane in lanes.items()]
     what = f"Timeline of {format_seconds(last - first)}"
     return describe(figure, what, title, *sentences, words)
@@ -186,35 +206,34 @@ def _draw_lane(axes: Axes, y: int, lane: Sequence[Span], inch: float) -> list[Sp
     `inch` is the time that one inch shows.
     """
     low, high = axes.get_xlim()
-    axes.barh(y, high - low, 0.66, low, color=COLOURS["zone"], lw=0)
+    axes.barh(y, high - low, 0.66, low, color=COLORS["zone"], lw=0)
     for phase in {span.phase for span in lane}:
         blocks = sorted(span[:2] for span in lane if span.phase == phase)
         tops = [y + 0.33, math.nan] * len(blocks)
         # One path with gaps: matplotlib draws a hatch once per path, and slowly.
         edges = [end for block in blocks for end in block]
         path = axes.stairs(tops[:-1], edges, baseline=y - 0.33, fill=True)
-        style.paint(path, phase)
+        paint(path, phase)
     narrow = []
     for span in lane:
-        if style.measure(span.label) + 0.06 < (span.stop - span.start) / inch:
+        if measure_text(span.label) + 0.06 < (span.stop - span.start) / inch:
             middle = (span.start + span.stop) / 2, y
-            style.write_on(axes, span.phase, span.label, middle)
+            _write_on(axes, span.phase, span.label, middle)
         else:
             narrow.append(span)
     if not lane:
-        look = {"ha": "center", "va": "center", **style.MUTED}
-        axes.text((low + high) / 2, y, "idle", **look)
+        middle = (low + high) / 2
+        axes.text(middle, y, "idle", ha="center", va="center", color=COLORS["muted"])
     return narrow
 
 
 def _draw_marks(axes: Axes, marks: Sequence[float], inch: float) -> None:
     """Draw where steps begin, and their numbers where there is room."""
     free, last = -math.inf, axes.get_xlim()[1]
-    look = {"transform": axes.get_xaxis_transform(), "va": "bottom", **style.MUTED}
-    line = {"color": COLOURS["ink"], "lw": 0.9, "ls": "-", **style.LINE}
+    look = {"transform": axes.get_xaxis_transform(), "color": COLORS["muted"]}
     for step, mark in enumerate(marks, 1):
-        axes.axvline(mark, zorder=4, **line)
-        stop = mark + style.measure(f"step {step}") * inch
+        axes.axvline(mark, color=COLORS["ink"], lw=0.9, zorder=4)
+        stop = mark + measure_text(f"step {step}") * inch
         if free <= mark and stop <= last:
             axes.text(mark, 1.01, f"step {step}", **look)
             free = stop + 0.1 * inch

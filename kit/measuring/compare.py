@@ -32,7 +32,9 @@ _WANTED_PAIRS, _MOST_OVER = 5, 3.0
 #: takes no turns may have loader workers, whose queue was full when it began.
 _SHARE_OF_START, _LEAST_ALONE = 0.25, 0.2
 #: A cold start is timed for so many times as long as a later run is planned to be.
-_COLD = 2.0
+_COLD_FACTOR = 2.0
+#: Complete runs, memory and metrics are compared in so many rounds, unless asked else.
+_REPEATS = 6
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Request:
 
     of: str = SPEED
     seconds: float | None = 4.0
-    repeats: int = 6
+    repeats: int = _REPEATS
     within: float | None = None
     unit: str | None = None
 
@@ -77,6 +79,11 @@ class Request:
             raise ExperimentError(
                 f"within={format_value(self.within)} is for metrics, and {self.of} is "
                 "compared as a ratio.\nLeave it out."
+            )
+        if self.of == SPEED and not is_complete and self.repeats != _REPEATS:
+            raise ExperimentError(
+                f"repeats={format_value(self.repeats)} is for complete runs, memory "
+                f"and metrics: more {SPEED} need more time.\nSay seconds=…"
             )
         if self.unit is not None and self.of != SPEED:
             raise ExperimentError(
@@ -174,7 +181,7 @@ def measure_variant(
     return make_trial(variant, complete_runs=seconds is None)
 
 
-def _time_run(variant: Variant, round: int, seconds: float) -> Driver:
+def _time_run(variant: Variant, round: int, seconds: float) -> None:
     """Start, warm up, and time so many seconds; the first run's memory is watched."""
     with variant.drive(round) as driver:
         driver.open(watch_memory=not variant.runs)
@@ -182,7 +189,6 @@ def _time_run(variant: Variant, round: int, seconds: float) -> Driver:
         driver.read_memory()
         driver.keep(seconds)
         driver.note_company()
-    return driver
 
 
 def _run_to_end(variant: Variant, round: int, seed: int) -> Driver:
@@ -378,7 +384,7 @@ class _Rates:
         if is_quick():
             self._run_one_after_the_other(self.variants, 0)
             return
-        seconds = _COLD * max(self._plan_run_seconds(), _LEAST_ALONE)
+        seconds = _COLD_FACTOR * max(self._plan_run_seconds(), _LEAST_ALONE)
         for variant in self.variants:
             self.progress.show(0.0)
             make_room_for_compiled(1)
@@ -403,8 +409,10 @@ class _Rates:
         return 4 * len(turning) + (2 * alone if alone > 1 else 0)
 
     def _plan_run_seconds(self) -> float:
-        """Return how long a run is timed: its share of the budget pays its start."""
-        # Of more seconds, half buys longer runs, and half more of them.
+        """Return how long a run is timed: its share of the budget, less its start.
+
+        Of more seconds, half buys longer runs, and half more of them.
+        """
         pairs = max(_WANTED_PAIRS, math.sqrt(_WANTED_PAIRS * self.seconds))
         share = self.seconds / (pairs * self._count_runs())
         least = _SHARE_OF_START * self.start_seconds
@@ -419,7 +427,7 @@ class _Rates:
     def _make_pair_of_all(self) -> None:
         """Make one pair of rounds of every challenger with the baseline."""
         begun = clock.CLOCK.wall()
-        before = self._count_timed_seconds()
+        before, planned = self._count_timed_seconds(), self._count_runs()
         for challenger in self.variants[1:]:
             if self._can_take_turns(challenger):
                 self._make_pair_by_turns(challenger)
@@ -429,9 +437,10 @@ class _Rates:
             first = self._number_two_rounds()
             self._run_one_after_the_other([self.baseline, *alone], first)
             self._run_one_after_the_other([*alone[::-1], self.baseline], first + 1)
-        timed = self._count_timed_seconds() - before
-        untimed = clock.CLOCK.wall() - begun - timed
-        self.start_seconds = max(0.0, untimed) / self._count_runs()
+        if self._count_runs() == planned:  # else one has turned out to run alone
+            timed = self._count_timed_seconds() - before
+            untimed = clock.CLOCK.wall() - begun - timed
+            self.start_seconds = max(0.0, untimed) / planned
 
     def _number_two_rounds(self) -> int:
         """Return the number of the first of two rounds, which is even."""

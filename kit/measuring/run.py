@@ -423,10 +423,11 @@ class Driver:
 
     def _name_what_is_left(self) -> None:
         for _ in range(_LOOKS):
-            if not self.find_children():
+            left = self.find_children()
+            if not left:
                 return
             time.sleep(0.01)
-        names = ", ".join(sorted(self.find_children().values()))
+        names = ", ".join(sorted(left.values()))
         self.variant.note(f"It left processes running: {names}.")
 
 

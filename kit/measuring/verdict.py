@@ -173,16 +173,17 @@ def _read_value(run: Run, of: str) -> float | None:
 
 
 def list_rounds(baseline: Trial, variant: Trial, of: str) -> dict[int, float]:
-    """Return a value for each round of both: a log-ratio, of metrics a difference."""
+    """Return a value for each round of both: a log-ratio, of metrics a difference.
+
+    There are none where a quantity was zero in any round.
+    """
     own, others = read_values(variant, of), read_values(baseline, of)
     both = sorted(own.keys() & others.keys())
     if of not in QUANTITIES:
         return {round: own[round] - others[round] for round in both}
-    return {
-        round: math.log(own[round] / others[round])
-        for round in both
-        if own[round] > 0 and others[round] > 0
-    }
+    if any(own[round] <= 0 or others[round] <= 0 for round in both):
+        return {}
+    return {round: math.log(own[round] / others[round]) for round in both}
 
 
 def join_pairs(rounds: dict[int, float]) -> list[float]:
@@ -231,13 +232,12 @@ def compare_trials(
     trials = [baseline, variant]
     reach = _stretch_to_cold_start(estimate, trials, rounds) if is_rate else estimate
     doubt = _find_doubt(trials, is_rate, len(values))
-    if not doubt and math.isnan(estimate.value):
-        doubt = f"{of} is not a number in at least one run: it has diverged."
+    if not doubt and not math.isfinite(estimate.value):
+        doubt = f"{of} is not a finite number in at least one run: it has diverged."
     if not doubt and judge(reach, same, above, below) != verdict:
         doubt = (
-            "The cold starts, which are longer, showed another ratio: the speed "
-            "changes on the way, or a start leaves something behind. Compare complete "
-            "runs (seconds=None)."
+            "The cold starts showed another ratio: the speed changes on the way, or a "
+            "start leaves something behind. Compare complete runs (seconds=None)."
         )
     if doubt:
         verdict, reason = "cannot tell", doubt
@@ -282,8 +282,8 @@ def _stretch_to_cold_start(
 ) -> Estimate:
     """Return the interval, stretched where the cold starts tell another ratio.
 
-    Cold runs are longer than later ones. Where their ratio is over a fifth away from
-    that of the nearest round, a still longer run may be off by twice as much.
+    Cold runs are longer than most later ones. Where their ratio is over a fifth away
+    from that of the nearest round, a still longer run may be off by twice as much.
     """
     cold = [
         [run.items_per_second for run in trial.runs if run.round == COLD and run.items]

@@ -89,7 +89,7 @@ def introduce(me: int, hosts: list[str], paths: list[str], folder: str) -> Any:
     SIGUSR2 and where C++ code ends the process.
     """
     sys.path += [path for path in paths if path not in sys.path]
-    share = max(1, (find_cores(Path("/"))[0] or 1) // hosts.count(hosts[me]))
+    share = max(1, (find_cores() or 1) // hosts.count(hosts[me]))
     os.environ["OMP_NUM_THREADS"] = str(share)
     import torch.distributed  # with all that `join` needs: there others wait
 

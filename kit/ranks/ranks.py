@@ -7,7 +7,6 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from kit import figures
@@ -156,7 +155,7 @@ def _check(n: Any, timeout: Any, cluster: Any) -> None:
             "Use WSL 2: https://learn.microsoft.com/windows/wsl/install."
         )
     # Not this_machine(): it would load PyTorch first.
-    cores = find_cores(Path("/"))[0] or 1
+    cores = find_cores() or 1
     most = _MOST_PER_CORE * cores if cluster is None else _MOST_ELSEWHERE
     if n not in range(1, most + 1) or isinstance(n, (bool, float)):
         where = "a cluster" if cluster is not None else _count(cores, "core")

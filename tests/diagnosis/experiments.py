@@ -125,7 +125,6 @@ def simulating(clock):
             return 2e-5, max(CORES, torch.get_num_threads())
 
         patch.setattr("kit.diagnosis.profiling.look_around", look_around)
-        patch.setattr("kit.system.count_others_cores", lambda *_: 0.0)
         yield patch
 
 

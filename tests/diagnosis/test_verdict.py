@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from experiments import CORES, profile
+from experiments import profile
 
 from kit.diagnosis import repairs
 from kit.diagnosis.causes import CAUSES
@@ -96,21 +96,6 @@ def test_workers_that_take_cores_from_the_training_are_told():
     assert not tell_competition(savings, profile(shares=waits))
     waits = {"forward": 0.74, "input": 0.26}
     assert not tell_competition(savings, profile(shares=waits, children=2))
-
-
-@pytest.mark.skipif(CORES < 2, reason="there is no other number of threads")
-def test_beside_other_programs_one_thread_is_tried_first_and_shares_are_no_verdict():
-    busy = profile({"compute": 0.9}, others_cores=CORES - 1.0, threads=CORES)
-    assert busy.is_busy and busy.other_threads == 1
-    cause, reason = decide({}, {}, busy)
-    assert cause is None and f"{CORES - 1.0:.1f} cores" in reason
-    assert decide({"input": SURE}, {}, busy).cause == "input", "it was measured"
-    gains = {"threads": Saving(0.7, 0.6, 0.8)}
-    assert decide({}, gains, busy).cause == "threads"
-    loses = {"threads": Saving(-0.3, -0.4, -0.2)}
-    assert decide({}, loses, busy).cause == "compute"
-    alone = profile({"compute": 0.9}, others_cores=1.0, threads=1)
-    assert decide({}, {}, alone).cause == "compute", "it uses what is free"
 
 
 def test_an_unsure_saving_does_not_hide_that_most_time_is_useful_work():

@@ -9,11 +9,10 @@ import nbformat
 import pipelines
 import pytest
 import torch
+from costs import LINKS
 from helpers import wait_until
 from hypothesis import given, strategies as st
 from project import TUTORIALS
-
-from kit.costs import LINKS
 
 
 def define(name, *cells):

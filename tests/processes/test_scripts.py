@@ -10,12 +10,11 @@ import venv
 
 import nbformat
 import pytest
+import recording
 import yaml
 from botocore import session, validate
 from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
 from project import PYTHON, ROOT, TUTORIALS
-
-from kit import recording
 
 SCRIPTS = TUTORIALS / "scripts"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from kit.costs import fit_line
+from kit.tuning import fit_line
 
 
 def in_proportion(sizes, amounts, budget):

@@ -20,8 +20,6 @@ import nbformat
 from fingerprints import fingerprint_claims, fingerprint_outputs, read_cells
 from pages import save_notebook
 
-from kit.recording import compute_checksum
-
 
 def main(arguments: Sequence[str]) -> int:
     """Adopt the recordings and outputs of these notebooks; return the exit status."""
@@ -42,9 +40,7 @@ def adopt_recordings(notebook: Path, before: Path) -> Iterator[str]:
     folder = notebook.parent / "recordings"
     for path in sorted(folder.glob(f"{notebook.stem}__*.json")):
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text)
-        checksum = content["checksum"]
-        for row in content["claims"]:
+        for row in json.loads(text)["claims"]:
             sentence = row["sentence"]
             old, new = known.get(sentence), current.get(sentence)
             if old is None or new is None or old == new:
@@ -54,8 +50,6 @@ def adopt_recordings(notebook: Path, before: Path) -> Iterator[str]:
             stamp, other = (f'"fingerprint": "{each}"' for each in (old, new))
             text = text.replace(stamp, other)
             yield f"{path.name}: {sentence!r}: {old} → {new}"
-        # Of several claims in one cell, the stamps are one.
-        text = text.replace(checksum, compute_checksum(json.loads(text)))
         path.write_text(text, encoding="utf-8")
 
 

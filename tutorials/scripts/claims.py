@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from fingerprints import ClaimError, find_claims, fingerprint_claims, read_cells
 from pages import PageError, format_block, format_table, write_table
+from recording import Recording, read
 
 from kit.errors import RecordingError
-from kit.recording import Recording, read
 from kit.teaching import Claim
 
 START = "<!-- claims: written by `python tutorials/scripts/claims.py --write` -->"

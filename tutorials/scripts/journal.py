@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from recording import Recording, write
+
 from kit.measuring.records import Trial, listeners
 from kit.measuring.report import Comparison
-from kit.recording import Recording, write
 
 #: From its import on.
 JOURNAL: list[object] = []

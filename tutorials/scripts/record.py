@@ -29,11 +29,11 @@ from fingerprints import fingerprint_claims, read_cells
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from pages import write_notebook
+from recording import Recording, read, write
 
 from kit import compare
 from kit.errors import RecordingError
 from kit.measuring.verdict import Ratio
-from kit.recording import Recording, read, write
 
 #: Kept back from the time there is: to interrupt a cell and write down what was
 #: measured, and for the check that the machine is still quiet.

@@ -35,7 +35,7 @@ def gather(raw):
     table = [[_compact(row.get(column)) for column in COLUMNS] for row in rows]
     result = {
         "format": 2,
-        "machine": first["machine"]["name"]["value"],
+        "machine": first["machine"]["name"],
         "date": datetime.date.fromtimestamp(first["at"]).isoformat(),
         "minutes": round(_minutes(sessions, rows), 1),
         "sessions": sessions,
@@ -101,7 +101,7 @@ def render(result):
 
 def _provenance(result):
     first, *later = result["sessions"]
-    machine = {name: fact["value"] for name, fact in first["machine"].items()}
+    machine = first["machine"]
     packages = ", ".join(f"{n} {v}" for n, v in first["packages"].items() if v)
     commit = (first["commit"] or "unknown")[:10]
     if first["changed"]:
@@ -110,9 +110,10 @@ def _provenance(result):
     return (
         f"Measured on {result['date']} on {machine['name']} "
         f"({machine['operating_system']}, Python {machine['python']}, {packages}): "
-        f"{len(result['rows'])} of the {result['scheduled']} comparisons of the "
-        f"schedule in {result['minutes']:.0f} minutes. Commit {commit}, sources of the "
-        f"kit {first['kit']}{', which changed on the way' if several else ''}."
+        f"{len(result['rows'])} of {result['scheduled']} planned comparisons, in "
+        f"random order, fitted into {result['minutes']:.0f} minutes. Commit {commit}, "
+        f"sources of the kit {first['kit']}"
+        f"{', which changed on the way' if several else ''}."
     )
 
 
@@ -135,13 +136,13 @@ def render_bars(summary):
 
 def _remarks(summary):
     said = [
-        f"- Refuted in one cell: {bar['name']}, {cell}: {judged['successes']} of "
-        f"{judged['count']}."
+        f"- Refuted for one work under one load: {bar['name']}, {cell}: "
+        f"{judged['successes']} of {judged['count']}."
         for bar in summary["bars"]
         for cell, judged in bar["cells"].items()
         if judged["count"] >= _FEW and not judged["holds"]
     ]
-    said = said or ["- No cell (condition × work) by itself refutes a promise."]
+    said = said or ["- No single work under one load refutes a promise."]
     if summary["errors"]:
         said.append(
             f"- {summary['errors']} comparisons ended with an error; they count as "

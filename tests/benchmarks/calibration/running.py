@@ -111,7 +111,7 @@ def find_provenance():
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return {
-        "machine": kit.this_machine().to_dict(),
+        "machine": dataclasses.asdict(kit.this_machine()),
         "commit": _git("rev-parse", "HEAD"),
         "changed": bool(_git("status", "--porcelain", "--", "kit")),
         "kit": hash_sources(_ROOT / "kit"),

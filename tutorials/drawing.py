@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kit.figures import style
-from kit.figures.html import describe, to_html, to_png
-from kit.figures.style import COLOURS, PHASE_LOOKS, one_at_a_time
+from kit.figures.style import (
+    COLORS,
+    PHASE_LOOKS,
+    ROW,
+    describe,
+    kit_look,
+    new_figure,
+    to_html,
+)
 
-#: Inches that one row takes.
-_ROW = 0.46
 #: How boxes look that are no phase of a step: fill, text.
 _ROLES = {
-    "": (COLOURS["card"], COLOURS["ink"]),
-    "zone": (COLOURS["zone"], COLOURS["ink"]),
-    "measured": (COLOURS["measured"], COLOURS["card"]),
-    "baseline": (COLOURS["muted"], COLOURS["card"]),
-    "predicted": (COLOURS["predicted"], COLOURS["card"]),
-    "recorded": (COLOURS["recorded"], COLOURS["card"]),
+    "": (COLORS["card"], COLORS["ink"]),
+    "zone": (COLORS["zone"], COLORS["ink"]),
+    "measured": (COLORS["measured"], COLORS["card"]),
+    "baseline": (COLORS["muted"], COLORS["card"]),
+    "predicted": (COLORS["predicted"], COLORS["card"]),
+    "recorded": (COLORS["recorded"], COLORS["card"]),
 }
 
 
@@ -39,17 +44,16 @@ class Drawing:
     'One waits. A, then B.'
     """
 
-    @one_at_a_time
     def __init__(self, title: str, *, columns: float, rows: float, alt: str) -> None:
-        figure = style.make_card(title, rows * _ROW + 0.2)
-        self._axes = style.add_axes(figure, xlim=(0, columns), ylim=(rows, 0))
-        self._axes.tick_params(length=0, labelbottom=False, pad=8)
-        self._axes.spines["bottom"].set_visible(False)
-        self._axes.set_yticks([])
         self._lanes: dict[float, str] = {}
+        with kit_look():
+            figure = new_figure(title, rows * ROW + 0.2)
+            self.axes: Any = figure.subplots()
+            self.axes.set(xlim=(0, columns), ylim=(rows, 0), xticks=[], yticks=[])
+            self.axes.grid(visible=False)
+            self.axes.spines["bottom"].set_visible(False)
         self.figure: Any = describe(figure, title, alt)
 
-    @one_at_a_time
     def box(
         self,
         column: float,
@@ -63,30 +67,21 @@ class Drawing:
         from matplotlib.patches import Rectangle
 
         fill, color = self._find_look(role)
-        edge = COLOURS["ink"] if role in ("", "zone") else COLOURS["card"]
+        edge = COLORS["ink"] if role in ("", "zone") else COLORS["card"]
+        place = (column, row), width, height
         look = {"facecolor": fill, "edgecolor": edge, "linewidth": 1.0}
-        look |= {"clip_on": False}
-        self._axes.add_patch(Rectangle((column, row), width, height, **look))
-        middle = column + width / 2, row + height / 2
-        self._write(text, middle, color)
+        self.axes.add_patch(Rectangle(*place, clip_on=False, **look))
+        self.write(text, (column + width / 2, row + height / 2), color)
 
-    @one_at_a_time
     def arrow(
         self, start: tuple[float, float], end: tuple[float, float], text: str = ""
     ) -> None:
         """Draw an arrow from one (column, row) to another, a text above its middle."""
-        look = {
-            "arrowstyle": "-|>",
-            "facecolor": COLOURS["ink"],
-            "edgecolor": COLOURS["ink"],
-            "linewidth": 1.2,
-            "mutation_scale": 12,
-            "shrinkA": 0,
-            "shrinkB": 0,
-        }
-        self._axes.annotate("", end, start, arrowprops=look, zorder=5, size=10)
+        look = {"arrowstyle": "-|>", "color": COLORS["ink"], "linewidth": 1.2}
+        look |= {"mutation_scale": 12, "shrinkA": 0, "shrinkB": 0}
+        self.axes.annotate("", end, start, arrowprops=look, zorder=5)
         middle = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - 0.08
-        self._write(text, middle, COLOURS["muted"], va="bottom")
+        self.write(text, middle, COLORS["muted"], va="bottom")
 
     def lane(
         self,
@@ -97,16 +92,31 @@ class Drawing:
         """Draw blocks (start, stop, text, role) in one row, its name on the left."""
         for start, stop, text, role in blocks:
             self.box(start, row + 0.1, stop - start, 0.8, text, role)
-        self._lanes[row + 0.5] = style.wrap(name, style.WIDTH / 4)
-        self._axes.set_yticks(
-            list(self._lanes), list(self._lanes.values()), color=COLOURS["ink"]
-        )
+        self._lanes[row + 0.5] = textwrap.fill(name, 24)
+        with kit_look():
+            names = list(self._lanes.values())
+            self.axes.set_yticks(list(self._lanes), names, color=COLORS["ink"])
 
-    def save(self, path: str | Path) -> Path:
-        """Write it as a PNG file; return the path."""
-        style.settle(self.figure)
-        Path(path).write_bytes(to_png(self.figure))
-        return Path(path)
+    def write(
+        self,
+        text: str,
+        place: tuple[float, float],
+        color: str = COLORS["ink"],
+        va: str = "center",
+        ha: str = "center",
+    ) -> None:
+        """Write a text at (column, row)."""
+        look = {"ha": ha, "va": va, "size": 9.5, "color": color, "zorder": 6}
+        with kit_look():
+            self.axes.text(*place, text, **look)
+
+    def save(self, path: str | Path) -> None:
+        """Write it as an SVG file, whose bytes do not depend on the day."""
+        import matplotlib
+
+        with kit_look():
+            matplotlib.rcParams["svg.hashsalt"] = "kit"
+            self.figure.savefig(path, format="svg", metadata={"Date": None})
 
     def _find_look(self, role: str) -> tuple[str, str]:
         """Return a role's fill and the color of a text on it."""
@@ -118,13 +128,6 @@ class Drawing:
         known = [repr(name) for name in (*_ROLES, *PHASE_LOOKS) if name]
         raise ValueError(f"Drawing: no role {role!r}; there are {', '.join(known)}")
 
-    def _write(
-        self, text: str, place: tuple[float, float], color: str, va: str = "center"
-    ) -> None:
-        look = {"ha": "center", "va": va, "size": 9.5, "color": color, "zorder": 6}
-        self._axes.text(*place, text, **look)
-
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        style.settle(self.figure)
         page = to_html(self.figure, self.figure.alt)
         return {"text/html": page, "text/plain": self.figure.alt}
