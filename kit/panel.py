@@ -143,7 +143,8 @@ class Panel:
         if len(made.trials) == 1:
             words = f"<pre>{html.escape(repr(made.baseline))}</pre>"
             return self._draw(made, made.labels[0]) + words
-        return self._draw(made, self._title) + made._repr_html_()
+        finding = figures.html_sentence(made.sentence()) if self._title else ""
+        return self._draw(made, self._title) + finding + made.html_table()
 
     def _draw_prediction(self) -> str:
         """Draw trials without runs, with what is predicted of them."""

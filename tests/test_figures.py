@@ -179,7 +179,24 @@ def test_lines_pass_through_their_points_and_differ_in_more_than_color():
         lines({"mine": ([1], [1], None, None, "seen")})
 
 
-@pytest.mark.parametrize("xs", [[1, 2, 4], [0, 1, 2, 4, 64], [2**12, 2**16, 2**20]])
+def test_values_below_zero_have_an_axis_of_their_own_and_their_texts_beside_them():
+    (axes,) = bars([-0.02, -0.01]).axes
+    low, high = axes.get_xlim()
+    assert low < -0.02 and high == 0
+    assert all(text.xy[0] >= 0 for text in axes.texts), "not on the bar"
+    assert line([-3, -1], [1, 2]).axes[0].get_ylim()[1] == 0
+
+
+def test_six_lines_differ_in_color_and_in_marker():
+    columns = [1, 2], [5, 9], None, None, "measured"
+    (axes,) = lines({f"line {n}": columns for n in range(6)}).axes
+    assert len({x.get_color() for x in axes.lines}) == 6
+    assert len({x.get_marker() for x in axes.lines}) == 6
+
+
+@pytest.mark.parametrize(
+    "xs", [[16, 256], [1, 2, 4], [0, 1, 2, 4, 64], [2**12, 2**16, 2**20]]
+)
 def test_every_choice_has_its_tick(xs):
     (axes,) = line([5] * len(xs), xs, logx=True).axes
     assert axes.xaxis.get_majorticklocs().tolist() == xs
@@ -283,10 +300,11 @@ def test_no_text_of_a_readers_becomes_markup():
     assert "<script" not in pages and pages.count("&lt;script&gt;&amp;") == 10
 
 
-def test_a_table_is_as_wide_as_its_rows():
-    rows = [["none", 770, None], ["auto", "1,200", "faster"]]
-    said = figures.text_table(["workers", "rate", "verdict"], rows)
-    assert said.splitlines()[1].split() == ["none", "770", "–"]
-    assert len({len(line) for line in said.splitlines()}) == 1
-    with pytest.raises(ValueError, match="length"):
-        figures.text_table(["a", "b"], [[1]])
+def test_numbers_of_a_table_stand_below_each_other_and_words_begin_together():
+    rows = [["none", 770, None, "same"], ["auto", "1,200", "[1, 2]", "faster"]]
+    head, first, second = figures.text_table(["by", "rate", "", "is"], rows).split("\n")
+    assert first.index("770") + 3 == second.index("1,200") + 5 == head.index("rate") + 4
+    assert first.index("same") == second.index("faster") == head.index("is")
+    for write in (figures.text_table, figures.html_table):
+        with pytest.raises(ValueError, match="zip"):
+            write(["a", "b"], [[1]])

@@ -6,7 +6,7 @@ matplotlib and pandas are imported by the first picture or table, not by this pa
 from kit.figures.charts import Row, Series, draw_bars, draw_lines
 from kit.figures.steps import Span, draw_step, draw_timeline
 from kit.figures.style import COLORS, PHASES, kit_look, show, to_html
-from kit.figures.tables import fold, html_page, html_sentence, html_table, text_table
+from kit.figures.tables import html_page, html_sentence, html_table, text_table
 from kit.figures.words import (
     format_bytes,
     format_number,
@@ -26,7 +26,6 @@ __all__ = [
     "draw_lines",
     "draw_step",
     "draw_timeline",
-    "fold",
     "format_bytes",
     "format_number",
     "format_saving",

@@ -30,6 +30,8 @@ _KINDS: dict[str, dict[str, Any]] = {
     "predicted": {"linestyle": "--", "marker": ""},
     "recorded": {"markerfacecolor": COLORS["card"], "color": COLORS["recorded"]},
 }
+#: As many as the style has colors.
+_MARKERS = "os^DvP"
 _WHISKER = {"fmt": "none", "capsize": 3.5, "elinewidth": 1.4, "zorder": 5}
 #: An axis ends so many times beyond the largest value, however long intervals are.
 _MOST_REACH = 1.5
@@ -123,7 +125,8 @@ def draw_rows(
             axes.barh(y, value, 0.62, color=color, hatch=hatch, edgecolor="white", lw=0)
         _draw_interval(axes, "x", (y, value, low, high), COLORS["ink"], limits)
         ends = [end for end in (value, high, marks.get(y)) if is_known(end)]
-        place = min(max(ends, default=limits[0]), limits[1])
+        start = limits[0] if is_log else 0.0
+        place = min(max([start, *ends]), limits[1])
         beside = {"textcoords": "offset points", "va": "center"}
         axes.annotate(texts[y], (place, y), (8, 0), annotation_clip=False, **beside)
     for number, (y, mark) in enumerate(marks.items()):
@@ -171,8 +174,8 @@ def draw_lines(
         if kind not in _KINDS:
             raise ValueError(f"{name}: no kind {kind!r}; there are {[*_KINDS]}")
         subject = name.removeprefix("predicted").removeprefix(", ") or "measured"
-        number = numbers.setdefault(subject, len(numbers)) % 4
-        look = {"color": f"C{number}", "marker": "os^D"[number], **_KINDS[kind]}
+        number = numbers.setdefault(subject, len(numbers)) % len(_MARKERS)
+        look = {"color": f"C{number}", "marker": _MARKERS[number], **_KINDS[kind]}
         if len(own) > 3 * _MANY_POINTS:
             look["markersize"] = 2
         xs = [row[0] for row in own]
@@ -238,8 +241,10 @@ def _find_limits(
     most = _MOST_REACH * max(map(abs, values), default=0.0)
     ends = [0.0, *values, *(end for row in rows for end in row[2:] if is_known(end))]
     low, high = max(min(ends), -most), min(max(ends), most)
+    if low == high:
+        return 0.0, 1.0
     room = 0.05 if high < most else 0.0
-    return low * (1 + room), high * (1 + room) or 1.0
+    return low * (1 + room), high * (1 + room)
 
 
 def _scale_width(axes: Axes, xs: Sequence[float], logx: bool) -> None:
@@ -265,6 +270,8 @@ def _label(axes: Axes, along: str, label: str) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_minor_formatter(NullFormatter())
+    if not isinstance(axis.get_major_locator(), LogLocator):
+        return
     low, high = axis.get_view_interval()
     if sum(low <= tick <= high for tick in axis.get_majorticklocs()) < 3:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

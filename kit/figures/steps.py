@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _BAR = 0.8  # inches, the height of the bar of a step
 #: So many kinds of blocks that are too narrow for their names are named below.
 _MOST_NARROW = 6
+_LONGEST_NAME = 40
 
 
 @kit_look()
@@ -174,7 +175,7 @@ def draw_timeline(
     for y, lane in enumerate(lanes.values()):
         narrow += _draw_lane(axes, y, lane, inch)
     words = _name_narrow(narrow)
-    axes.set_xlabel("\n".join(["time", *textwrap.wrap(words, 80)[:2]]))
+    axes.set_xlabel("\n".join(["time", *textwrap.wrap(words, 80)]))
     handles = _make_keys(keys)
     figure.legend(handles=handles, loc="outside lower left", ncols=3)
     sentences = [f"{name}: {_tell(lane, last - first)}" for name, lane in lanes.items()]
@@ -187,7 +188,7 @@ def _name_narrow(spans: Sequence[Span]) -> str:
     counts: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     for start, stop, phase, label in spans:
-        name = label or NAMES[phase]
+        name = (label or NAMES[phase])[:_LONGEST_NAME]
         counts[name] += 1
         seconds[name] = seconds.get(name, 0.0) + stop - start
     if not counts:

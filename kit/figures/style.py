@@ -62,7 +62,7 @@ def new_figure(title: str, height: float) -> Figure:
     """Return a figure with a title, `height` inches high below it."""
     from matplotlib.figure import Figure
 
-    heading = textwrap.fill(title, 68)
+    heading = textwrap.fill(title, 72)
     lines = heading.count("\n") + 1
     figure = Figure((WIDTH, height + 0.2 * lines))
     figure.suptitle(heading, x=0.02, ha="left")

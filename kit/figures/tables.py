@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas
-
-
-def make_table(
-    headers: Sequence[str], rows: Sequence[Sequence[object]]
-) -> pandas.DataFrame:
-    """Make a table whose first column names the rows; what is unknown is a dash.
-
-    Raises ValueError for a row that is not as long as `headers`.
-    """
-    import pandas
-
-    texts = [["–" if value is None else str(value) for value in row] for row in rows]
-    if any(len(row) != len(headers) for row in texts):
-        raise ValueError(f"rows of another length than {list(headers)}")
-    table = pandas.DataFrame(
-        [row[1:] for row in texts],
-        index=[row[0] for row in texts],
-        columns=[*headers[1:]],
-    )
-    return table.rename_axis(columns=headers[0])
+#: Columns of what begins so stand on the right.
+_NUMBER = re.compile(r"[–−+\-\[0-9]|$")
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Write a table in plain text.
+    """Write a table in plain text; numbers stand on the right of their columns.
+
+    Raises ValueError for a row that is not as long as `headers`.
 
     >>> print(text_table(["workers", "rate"], [["0", 770], ["auto", None]]))
-    workers rate
-    0        770
-    auto       –
+    workers  rate
+    0         770
+    auto        –
     """
-    return make_table(headers, rows).to_string(line_width=1000)
+    columns = []
+    for number, column in enumerate(zip(headers, *_write(rows), strict=True)):
+        width = max(map(len, column))
+        is_name = number == 0 or not all(map(_NUMBER.match, column[1:]))
+        pad = str.ljust if is_name else str.rjust
+        columns.append([pad(text, width) for text in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def html_table(
@@ -50,11 +38,25 @@ def html_table(
 ) -> str:
     """Write a table below its title as HTML, details folded away; all is escaped.
 
+    The first column names the rows. Raises ValueError for a row that is not as long as
+    `headers`.
+
     >>> html_table(["knob", "rate"], [["<2>", 770]]).count("&lt;2&gt;")
     1
     """
-    table = make_table(headers, rows).to_html(border=0)
-    return html_sentence(title) + table + fold("How sure, and why", details)
+    import pandas
+
+    names, *columns = zip(headers, *_write(rows), strict=True)
+    content = {number: column[1:] for number, column in enumerate(columns)}
+    table = pandas.DataFrame(content, index=names[1:])
+    table.columns = pandas.Index([column[0] for column in columns], name=names[0])
+    shown = html_sentence(title) + table.to_html(border=0)
+    return shown + fold("How sure, and why", details)
+
+
+def _write(rows: Sequence[Sequence[object]]) -> list[list[str]]:
+    """Return all as text; what is unknown is a dash."""
+    return [["–" if cell is None else str(cell) for cell in row] for row in rows]
 
 
 def html_sentence(text: str, details: str = "") -> str:

@@ -46,16 +46,17 @@ def format_number(value: float | None) -> str:
 def format_seconds(value: float | None) -> str:
     """Write a time in the unit that suits it, from nanoseconds to hours.
 
-    >>> format_seconds(0.0123), format_seconds(150), format_seconds(7500)
-    ('12.3 ms', '2 min 30 s', '2 h 5 min')
+    >>> format_seconds(0.0123), format_seconds(1234), format_seconds(7500)
+    ('12.3 ms', '20 min 34 s', '2 h 5 min')
     """
     if not is_known(value):
         return "unknown"
-    sign, value = "−" if value < 0 else "", float(f"{abs(value):.3g}")
+    sign, value = "−" if value < 0 else "", abs(value)
     if (minutes := round(value / 60)) >= 60:
         return f"{sign}{minutes // 60:,} h {minutes % 60} min"
-    if value >= 120:
+    if value >= 119.5:
         return f"{sign}{round(value) // 60} min {round(value) % 60} s"
+    value = float(f"{value:.3g}")
     units = (("s", 1), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9))
     unit, per_second = next((u for u in units if value * u[1] >= 1), units[-1])
     return f"{sign}{format_number(value * per_second)} {unit}" if value else "0 s"

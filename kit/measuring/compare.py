@@ -14,7 +14,7 @@ from kit.errors import ExperimentError, naming
 from kit.figures import format_value
 from kit.measuring.experiment import Choice, check_place, list_choices, resolve
 from kit.measuring.records import COLD, Trial, tell_listeners
-from kit.measuring.report import Comparison, read_unit
+from kit.measuring.report import Comparison
 from kit.measuring.run import (
     STRETCH_SECONDS,
     Driver,
@@ -22,6 +22,7 @@ from kit.measuring.run import (
     make_room_for_compiled,
     make_trial,
 )
+from kit.measuring.units import read_unit
 from kit.measuring.verdict import LEAST_PAIRS, MEMORY, QUANTITIES, SPEED
 from kit.mode import is_quick
 from kit.progress import Progress

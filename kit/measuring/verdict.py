@@ -231,14 +231,8 @@ def compare_trials(
     reason = ""
     trials = [baseline, variant]
     reach = _stretch_to_cold_start(estimate, trials, rounds) if is_rate else estimate
-    doubt = _find_doubt(trials, is_rate, len(values))
-    if not doubt and not math.isfinite(estimate.value):
-        doubt = f"{of} is not a finite number in at least one run: it has diverged."
-    if not doubt and judge(reach, same, above, below) != verdict:
-        doubt = (
-            "The cold starts showed another ratio: the speed changes on the way, or a "
-            "start leaves something behind. Compare complete runs (seconds=None)."
-        )
+    changes = judge(reach, same, above, below) != verdict
+    doubt = _find_doubt(trials, is_rate, values, changes)
     if doubt:
         verdict, reason = "cannot tell", doubt
     elif verdict == "cannot tell":
@@ -254,8 +248,13 @@ def _exp(log: float) -> float:
     return math.exp(min(max(log, -700.0), 700.0))
 
 
-def _find_doubt(trials: Sequence[Trial], is_rate: bool, count: int) -> str:
-    """Return why no verdict may rest on these trials, and what to do; or nothing."""
+def _find_doubt(
+    trials: Sequence[Trial], is_rate: bool, values: Sequence[float], changes: bool
+) -> str:
+    """Return why no verdict may rest on these trials, and what to do; or nothing.
+
+    `changes` says that the verdict is another one where the cold starts reach.
+    """
     outcomes = [trial.outcome for trial in trials]
     if "quick" in outcomes:
         return "Quick mode: two steps say nothing. Run it without KIT_QUICK=1."
@@ -270,10 +269,17 @@ def _find_doubt(trials: Sequence[Trial], is_rate: bool, count: int) -> str:
                     "settled, the speed kept changing: compare complete runs "
                     "(seconds=None)."
                 )
-    if count == 0:
+    if not values:
         return "Nothing was measured in both, or one of them was zero."
-    if count == 1:
+    if not math.isfinite(math.fsum(values)):
+        return "It is not a finite number in at least one run: it has diverged."
+    if len(values) == 1:
         return "One value has no interval. Ask for more: repeats=6."
+    if changes:
+        return (
+            "The cold starts showed another ratio: the speed changes on the way, or a "
+            "start leaves something behind. Compare complete runs (seconds=None)."
+        )
     return ""
 
 

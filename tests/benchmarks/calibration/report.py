@@ -183,6 +183,6 @@ def compare_tools(rows):
             ]
             entry[column] = [sum(cases), len(cases)]
         over = [row["wall_seconds"] / row["seconds"] for row in found]
-        entry["time over budget"] = round(median(over), 2) if over else None
+        entry["time ÷ budget"] = round(median(over), 2) if over else None
         entries.append(entry)
     return entries
