@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     _check(parser, options, unknown)
     from kit import diagnosis
-    from kit.script import Script, load_function
+    from kit.script import Script, beside_scripts, load_function
 
     try:
         knobs = {"seconds": options.seconds, "try_compile": options.try_compile}
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             print(_RUNS.format(options.script.name), file=sys.stderr)
             experiment = Script(options.script, its, options.optimizer_steps_per_step)
-        found = diagnosis.diagnose(experiment, **knobs)
+        found = beside_scripts(diagnosis.diagnose, experiment, **knobs)
     except ExperimentError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

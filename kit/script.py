@@ -2,12 +2,14 @@
 
 As it is, each `optimizer.step()` ends a step. It has a stack of its own (greenlet) in
 the thread that drives it. So all that Python and PyTorch keep for a thread is the
-script's, and the clock and the profiler see it.
+script's, and the clock and the profiler see it. Who drives it is a greenlet, too: see
+`beside_scripts`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
 import importlib
 import importlib.util
@@ -17,9 +19,9 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from greenlet import getcurrent, greenlet
@@ -94,6 +96,58 @@ def _import_file(path: Path) -> Any:
     return module
 
 
+class _Raised(NamedTuple):
+    """What a greenlet hands over in place of raising it."""
+
+    error: BaseException
+
+
+def beside_scripts(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call a function that drives scripts, on a stack beside theirs; return its result.
+
+    PyTorch walks the C stack whenever it makes an error, and does not stop at the end
+    of a greenlet's own. What it finds there are the frames that were current when the
+    greenlet was resumed for the first time; if others lie there by now, it crashes. So
+    one loop at the bottom of the stack makes every switch, always in the same way: what
+    lies above either stack is its frames, which stay.
+    """
+
+    def run(_: object) -> Any:
+        try:
+            return function(*given, **named)
+        except BaseException as error:
+            return _Raised(error)
+
+    driver = greenlet(run)
+    driver.gr_context = contextvars.copy_context()
+    asked = driver.switch(None)
+    while not driver.dead:
+        script, order = asked
+        asked = driver.switch(script.switch(order))
+    if isinstance(asked, _Raised):
+        raise asked.error
+    return asked
+
+
+def _resume(script: greenlet, order: BaseException | None = None) -> Any:
+    """Let a script go on to the end of its step, or raise something in it.
+
+    Returns True after a step, None after its end, else why it cannot be driven.
+    """
+    hub = getcurrent().parent
+    found = hub.switch((script, order)) if hub else script.switch(order)
+    if isinstance(found, _Raised):
+        raise found.error
+    return found
+
+
+def _hand_over(script: greenlet, found: bool | str) -> None:
+    """Let go on who drives this script; then raise what was asked for."""
+    order = script.parent.switch(found)
+    if order is not None:
+        raise order
+
+
 class _Ended(BaseException):
     """Raised in a script: what its `finally:` says is done.
 
@@ -116,10 +170,17 @@ class Script:
 
     def __call__(self) -> Generator[int, None, None]:
         """Run the script as Python would; it prints and writes what it always does."""
-        script = greenlet(self._execute)
+        driver = getcurrent()
+        script = greenlet(self._execute, parent=driver.parent)
+        interrupted = False
 
         def interrupt(*_: object) -> None:
-            raise _Ended("Ctrl+C") if getcurrent() is script else KeyboardInterrupt
+            nonlocal interrupted
+            if getcurrent() is script:
+                raise _Ended("Ctrl+C")
+            if getcurrent() is driver:
+                raise KeyboardInterrupt
+            interrupted = True  # between the two
 
         with contextlib.ExitStack() as stack:  # the last one comes first
             stack.callback(gc.collect)  # else its tensors and workers would live on
@@ -135,28 +196,32 @@ class Script:
             stack.enter_context(self._ending_steps(script))
             stack.callback(self._end, script)
             with _telling_after(_LATE_SECONDS, _LATE.format(self.__name__)):
-                refusal = script.switch()
+                refusal = _resume(script)
             if isinstance(refusal, str):
                 raise ExperimentError(f"{self.__name__} {refusal}\n{_CURE}")
             if script.dead:
                 said = f"{self.__name__} ended without one optimizer.step()."
                 raise ExperimentError(f"{said}\n{_CURE}")
             yield 1
-            while script.switch():
+            while _resume(script):
+                if interrupted:
+                    raise KeyboardInterrupt
                 yield 1
 
-    def _execute(self) -> None:
+    def _execute(self, _: object) -> _Raised | None:
         try:
             runpy.run_path(str(self._path), run_name="__main__")
         except _Ended as end:
-            if end.args:
-                raise KeyboardInterrupt from None
+            return _Raised(KeyboardInterrupt()) if end.args else None
         except SystemExit as end:
-            if end.code:
-                raise ExperimentError(
-                    f"{self.__name__} ended itself with exit status {end.code}.\nWhat "
-                    "it said stands above. Its own arguments come after `--`."
-                ) from None
+            said = (
+                f"{self.__name__} ended itself with exit status {end.code}.\nWhat it "
+                "said stands above. Its own arguments come after `--`."
+            )
+            return _Raised(ExperimentError(said)) if end.code else None
+        except BaseException as error:
+            return _Raised(error)
+        return None
 
     @contextlib.contextmanager
     def _ending_steps(self, script: greenlet) -> Generator[None, None, None]:
@@ -185,7 +250,7 @@ class Script:
                 super().__exit__(*error)
                 if steps >= most and getcurrent() is script:
                     steps = 0
-                    script.parent.switch(True)
+                    _hand_over(script, True)
 
         real, backwards = torch.autograd.backward, 0
 
@@ -197,9 +262,10 @@ class Script:
                 return
             backwards += 1
             if backwards == _MOST_BACKWARDS:
-                script.parent.switch(
+                _hand_over(
+                    script,
                     f"has called backward() {backwards} times, but no optimizer.step() "
-                    "of torch.optim: it updates in some other way."
+                    "of torch.optim: it updates in some other way.",
                 )
 
         hook = register_optimizer_step_post_hook(count)
@@ -211,7 +277,7 @@ class Script:
         for _ in range(_MOST_ENDINGS):
             if script.dead:
                 return
-            script.throw(_Ended)
+            _resume(script, _Ended())
         _UNENDING.append(script)  # to let go of it would be to end it, for ever
         raise ExperimentError(
             f"{self.__name__} goes on when it is ended: an `except:` around its loop "

@@ -79,6 +79,44 @@ def test_a_readers_script_is_diagnosed_as_it_is(tmp_path):
     assert "train.py -x 1" in out and "backward" in out
 
 
+#: A script whose every step meets an error of PyTorch's, which looks for its place on
+#: the C stack, and what becomes of the script at some step.
+FAILING = """import sys, torch
+there = torch.ones(9, requires_grad=True)
+made = torch.optim.SGD([there])
+for step in range(100_000):
+    for fails in (torch.stack, torch.linalg.cholesky, torch.empty):
+        try:
+            fails({torch.stack: [], torch.empty: 10**15}.get(fails, -torch.eye(2)))
+        except RuntimeError:
+            pass
+    there.sum().backward()
+    made.step()
+    if step == LAST:
+        END
+"""
+ENDS = {
+    "the kit ends it": (10**6, "pass", 0, "own code"),
+    "it ends early": (900, "break", 0, "own code"),
+    "it raises": (5, "torch.stack([])", 1, "stack expects"),
+    "it exits": (5, "sys.exit(3)", 1, "exit status 3"),
+    "it is interrupted": (5, "raise KeyboardInterrupt", 130, "interrupted"),
+}
+
+
+@pytest.mark.parametrize("last, end, status, said", ENDS.values(), ids=ENDS)
+def test_errors_of_pytorch_reach_a_scripts_own_except(
+    tmp_path, last, end, status, said
+):
+    text = FAILING.replace("LAST", str(last)).replace("END", end)
+    (tmp_path / "train.py").write_text(text)
+    words = ["--script", "train.py", "--seconds=3"]
+    command = [sys.executable, "-m", "kit", "diagnose", *words]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == status, found.stderr[-2000:]
+    assert said in found.stdout + found.stderr
+
+
 def run_apart(folder, package, *words):
     """Return what Python says to these words where there is one more package."""
     venv.create(apart := folder / "apart")
