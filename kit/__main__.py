@@ -129,7 +129,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("knobs", nargs="*", metavar="name=value", help="its arguments")
     add("--script", type=parse_file, metavar="FILE", help="train.py, as it is")
     each = "--optimizer-steps-per-step"
-    add(each, type=int, default=1, metavar="N", help="of a script, 1 as a rule")
+    add(each, type=parse_count, default=1, metavar="N", help="of a script, 1 as a rule")
     add("--seconds", type=float, default=40.0, help="how long its trials may take")
     add("--try-compile", action="store_true", help="try that, too; it takes minutes")
     add("--html", type=Path, metavar="FILE", help="write the report as a page")
@@ -141,6 +141,13 @@ def parse_file(name: str) -> Path:
     if not Path(name).is_file():
         raise argparse.ArgumentTypeError(f"there is no file {name} here")
     return Path(name)
+
+
+def parse_count(word: str) -> int:
+    """Return a number that counts something, 1 or more."""
+    if not word.isdigit() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of 1 or more")
+    return int(word)
 
 
 def parse_target(target: str) -> tuple[str, str]:

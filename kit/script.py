@@ -34,6 +34,8 @@ _UNENDING: list[greenlet] = []
 _LATE_SECONDS = 8.0
 #: Who has called backward() so often without an optimizer of PyTorch updates otherwise.
 _MOST_BACKWARDS = 300
+#: An optimizer that steps less than so many times as often as another ends no step.
+_OFTEN = 0.1
 _CURE = """If it trains in processes or threads of its own, let its main thread do it. \
 Else put a `yield` into its loop, and diagnose that: train.py:train."""
 _LATE = f"""{{}} has called no optimizer.step() for {_LATE_SECONDS:g} s.
@@ -159,7 +161,7 @@ class Script:
     """A script with its arguments as an experiment, in which a step is one item.
 
     A step ends with every `most` steps of its optimizer; of several ones, of that which
-    came last.
+    came last, but for those that step seldom.
     """
 
     is_script = True
@@ -234,15 +236,20 @@ class Script:
         from torch.autograd import profiler
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        process, most, known, steps = os.getpid(), self._most, list[Any](), 0
+        process, most, steps = os.getpid(), self._most, 0
+        known, counts = list[Any](), list[int]()
 
         def count(optimizer: Any, *_: object) -> None:
             nonlocal steps
             if getcurrent() is not script or os.getpid() != process:
                 return  # another thread's, or a forked child's
-            if not any(optimizer is each for each in known):
+            if not any(each is optimizer for each in known):
                 known.append(optimizer)
-            steps += optimizer is known[-1]
+                counts.append(0)
+            place = next(n for n, each in enumerate(known) if each is optimizer)
+            counts[place] += 1
+            often = [n for n, each in enumerate(counts) if each >= _OFTEN * max(counts)]
+            steps += place == often[-1]
 
         class Label(profiler.record_function):  # type: ignore[misc, valid-type]
             def __exit__(self, *error: Any) -> None:

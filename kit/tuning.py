@@ -26,7 +26,7 @@ from kit.measuring.experiment import Experiment, resolve
 from kit.measuring.records import Trial
 from kit.measuring.report import Comparison
 from kit.measuring.run import Variant
-from kit.measuring.verdict import SAME
+from kit.measuring.verdict import SAME, Ratio, compare_trials
 from kit.system import available_bytes
 
 __all__ = [
@@ -178,12 +178,13 @@ class LoaderTuning(Comparison):
 
     @property
     def num_workers(self) -> int:
-        """The fewest workers whose loop is as fast as the fastest one, within 2 %."""
-        rates: dict[Any, float] = {}
+        """The fewest workers whose loop is not slower than the fastest one."""
+        best = max(self.trials, key=lambda trial: trial.items_per_second)
+        enough = [best]
         for trial in self.trials:
-            rates[trial.knobs["num_workers"]] = self.quantity(trial)[0]
-        enough = max(rates.values()) / SAME
-        return min(count for count, rate in rates.items() if rate >= enough)
+            if trial is not best and not _is_slower(compare_trials(best, trial)):
+                enough.append(trial)
+        return min(int(trial.knobs["num_workers"]) for trial in enough)  # type: ignore[call-overload]
 
     def advice(self) -> tuple[str, str]:
         """Return the line of code to write, and what was predicted, as sentences."""
@@ -198,6 +199,12 @@ class LoaderTuning(Comparison):
 
     def _repr_html_(self) -> str:
         return super()._repr_html_() + figures.html_sentence(*self.advice())
+
+
+def _is_slower(ratio: Ratio) -> bool:
+    """Return whether a loop is slower for sure; in quick mode, whether it seems so."""
+    high = ratio.value if math.isnan(ratio.high) else ratio.high
+    return high < 1 / SAME
 
 
 def tune_loader(
@@ -344,7 +351,9 @@ _NOISE_BYTES = 4e6
 #: A size is enough with this share of the highest speed: smaller differences are for
 #: `compare`.
 _ENOUGH = 0.97
-_OUT_OF_MEMORY = re.compile("out of memory|allocate memory|MemoryError", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(
+    "out of memory|allocate memory|MemoryError|ALLOC_FAILED", re.IGNORECASE
+)
 _HEADERS = "size", "per second", "range of its runs", "peak memory"
 
 
@@ -458,9 +467,10 @@ class BatchSizeTuning:
         if predicted >= above:
             sizes.append(math.sqrt(top * above))
         if not clock.find_initialised():
-            # Only the machine's memory ends without a word. Memory grows at most in
-            # proportion, so a trial takes no more than there is.
-            sizes.append(top * available_bytes() / peak)
+            # Only the machine's memory ends without a word. Memory grows at most with
+            # the square, as of a loss over all pairs, so no trial takes more than is
+            # free.
+            sizes.append(top * math.sqrt(available_bytes() / peak))
         size = int(min(sizes))
         if size > _APART * top:
             return size

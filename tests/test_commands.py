@@ -176,11 +176,22 @@ def test_a_script_runs_as_it_is_and_leaves_nothing(tmp_path, body, most, each):
     assert Path("end").exists() and look() == before
 
 
+def test_an_optimizer_that_seldom_steps_ends_no_step(tmp_path):
+    body = "n = globals().get('n', 0) + 1; step(); n == 5 and step(1)"
+    (tmp_path / "width.py").write_text("N = 3")
+    (tmp_path / "train.py").write_text(FOREVER.format(body))
+    run = Script(tmp_path / "train.py")()
+    for _ in range(40):
+        assert next(run) == 1
+    steps = Path("steps").read_text()
+    assert steps.count("1") == 1 and steps.count("0") <= 46, "it is told apart soon"
+    run.close()
+
+
 ENDS = [("print('hi')", "without one optimizer.step()"), ("1 / 0", "ZeroDivision")]
 ENDS += [("sys.exit(3)", "exit status 3"), ("step()", "after 0 steps, too few")]
 BY_HAND = "while True: nets[0](torch.ones(width.N)).sum().backward()"
 ENDS += [(BY_HAND, "300 times, but")]
-ENDS += [("while True:\n try: step()\n except: pass", "Write `except Exception:`")]
 
 
 @pytest.mark.parametrize(("body", "said"), ENDS)
@@ -193,6 +204,22 @@ def test_why_a_script_cannot_be_diagnosed_is_told(capsys, body, said, quick):
     assert "train.py -x" in told and said in told and look() == before
     assert "runs in this folder, once" in told
     assert "greenlet" not in told and "runpy" not in told and "kit/" not in told
+
+
+#: Scripts whose last words are an error, or that cannot be ended.
+BAD_ENDS = [("while True:\n try: step()\n except: pass", "goes on when it is ended")]
+BAD_ENDS += [("try:\n while True: step()\nfinally: print(best)", "'best' is not de")]
+BAD_ENDS += [("try:\n while True: step()\nexcept: sys.exit(4)", "exit status 4")]
+
+
+@pytest.mark.parametrize(("body", "said"), BAD_ENDS)
+def test_an_error_at_the_end_costs_no_finished_diagnosis(capsys, body, said, quick):
+    Path("width.py").write_text("N = 3")
+    Path("train.py").write_text(HEAD + body)
+    assert main(["diagnose", "--script", "train.py"]) == 0
+    told = capsys.readouterr().out
+    assert "forward" in told and "While it was ended, it raised" in told
+    assert said in told
 
 
 def write_chapter(folder, *cells, name=CHAPTER):

@@ -12,9 +12,10 @@ import torch
 from helpers import JOURNAL, children, reader_state, refused
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, get_worker_info
+from trials import make_run, make_trial
 
 from kit.figures import format_number
-from kit.tuning import find_batch_size, tune_loader
+from kit.tuning import BatchSizeTuning, find_batch_size, tune_loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -337,3 +338,18 @@ def test_an_error_of_the_experiment_is_no_lack_of_memory(quick):
     with pytest.raises(KeyError) as caught:
         find_batch_size(fails, memory=500 * MB, seconds=0.1)
     assert "fails(batch_size=2), step 2" in caught.value.__notes__[0]
+
+
+def test_no_size_is_tried_that_may_take_more_than_is_free(monkeypatch):
+    """Losses over all pairs of a batch grow with its square."""
+    free = 6e9
+    monkeypatch.setattr("kit.tuning.available_bytes", lambda: free)
+    found = BatchSizeTuning("train", "batch_size", 0.9 * free, math.inf)
+    size = 8
+    while size is not None:
+        peak = int(60e6 + 20e3 * size + 24 * (2 * size) ** 2)
+        assert peak < free, f"{size} takes {peak / 1e9:.1f} GB"
+        run = make_run(items=size * 5, memory_bytes=peak)
+        found.add(size, make_trial([run], knobs={"batch_size": size}))
+        size = found.choose_next()
+    assert max(found.trials) > 2000

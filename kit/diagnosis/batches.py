@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -26,6 +26,18 @@ _MOST_MEMORY, _MOST_ON_DEVICE = 0.05, 4
 _PREFETCHED = 2
 #: What a batch may hold beside tensors and arrays, and is never changed in place.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+
+class Loading(NamedTuple):
+    """How batches are loaded.
+
+    `kind` is "workers", or "loader" in the loop's own thread, or "" where no loader of
+    PyTorch was seen. `is_renewed` says that each epoch starts its workers anew.
+    """
+
+    kind: str = ""
+    workers: int = 0
+    is_renewed: bool = False
 
 
 @dataclass(eq=False)
@@ -43,6 +55,8 @@ class Record:
     find_loader: Callable[[], Any]
     length: int | None = None
     workers: int = 0
+    #: Whether they stay from one epoch to the next.
+    stays: bool = False
     #: How many batches its workers keep ready.
     prefetched: int = 0
     given: int = 0
@@ -103,7 +117,7 @@ class Loaders:
                 cover(type(given[0]))
                 return real(*given, **named)
 
-            for kind in (DataLoader, *_list_subclasses(DataLoader)):
+            for kind in (DataLoader, *list_subclasses(DataLoader)):
                 cover(kind)
             entries = [(DataLoader, "__init__", cover_new)]
             entries.append((self._labelled, "__next__", self._give_foreign))
@@ -292,12 +306,16 @@ class Loaders:
             return "no loader of PyTorch was seen"
         return next((record.obstacle for record in used if record.obstacle), "")
 
-    def find_kind(self) -> str:
-        """Return who loads: "workers", a "loader" in the loop's own thread, or ""."""
+    def find_loading(self) -> Loading:
+        """Return how batches are loaded, by the loader that has given most."""
         used = [record for record in self.records.values() if record.given]
         if not used:
-            return ""
-        return "workers" if any(record.workers for record in used) else "loader"
+            return Loading()
+        main = max(used, key=lambda record: record.given)
+        if not main.workers:
+            return Loading("loader")
+        is_renewed = not main.stays and len(main.ends) >= 2
+        return Loading("workers", main.workers, is_renewed)
 
     @property
     def ends(self) -> list[int]:
@@ -377,15 +395,17 @@ def _make_record(loader: Any) -> Record:
         if not isinstance(loader.dataset, IterableDataset):
             record.length = len(loader)
     record.workers = getattr(loader, "num_workers", 0)
+    record.stays = getattr(loader, "persistent_workers", False)
     ready = getattr(loader, "prefetch_factor", None) or _PREFETCHED
     record.prefetched = record.workers * ready
     return record
 
 
-def _list_subclasses(kind: type) -> Iterator[type]:
+def list_subclasses(kind: type) -> Iterator[type]:
+    """Yield all classes that are made of one."""
     for each in kind.__subclasses__():
         yield each
-        yield from _list_subclasses(each)
+        yield from list_subclasses(each)
 
 
 # What a batch is made of

@@ -14,6 +14,8 @@ from typing import Any
 
 from kit import clock
 from kit.diagnosis import repairs, saving
+from kit.diagnosis.advice import tell_competition
+from kit.diagnosis.batches import Loading
 from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE
 from kit.diagnosis.modules import TimedHooks, Training
 from kit.diagnosis.once import OnceVariant, RunEnded, refuse_short_run
@@ -25,10 +27,7 @@ from kit.diagnosis.saving import LEAST_SAVING, Saving
 from kit.diagnosis.steps import LongSteps, StepWatch
 from kit.diagnosis.switches import (
     BatchesInMemory,
-    BatchesOnDevice,
     NoUpdate,
-    NumbersUnread,
-    Remembering,
     Switch,
 )
 from kit.diagnosis.trials import Plan, Trials, plan
@@ -48,15 +47,12 @@ _REPAIRS, _SECONDS_PER_REPAIR = 2, 20.0
 _PLAIN_SECONDS, _BETWEEN_LOOKS = 10.0, 0.5
 #: Hooks of modules are timed in so many seconds of steps.
 _HOOK_SECONDS = 0.3
-#: Workers compete with the training where leaving out loading saves so many times the
-#: wait for it.
-_COMPETES = 2.0
 #: Seconds that any trial fits in.
 _NO_LIMIT = 1e6
 #: The first steps of a repair are told where they take so much longer.
 _LONG_START = 1.0
-#: Causes that switches leave out, and those of them that only a device has.
-_SWITCHED, _ON_DEVICE = ("input", "transfer", "sync"), ("transfer", "sync")
+#: Causes that save their share at most where they were not left out; of a device only.
+_BY_SHARE, _ON_DEVICE = ("input", "transfer", "sync"), ("transfer", "sync")
 #: Causes that are estimated where they are not left out.
 _ESTIMATED = ("python", "overhead", "optimizer")
 
@@ -121,7 +117,9 @@ class _Findings:
     unaffordable: set[str] = field(default_factory=set)
     long_steps: LongSteps | None = None
     growth: str = ""
-    loads: str = ""
+    loading: Loading = field(default_factory=Loading)
+    #: The line that fuses the update of the loop's own optimizer.
+    update: str = ""
     remarks: list[str] = field(default_factory=list)
 
 
@@ -129,15 +127,9 @@ class _Switches:
     """The switches of one run, by cause and by repair."""
 
     def __init__(self, work: Work) -> None:
-        import torch
-
         self.input = BatchesInMemory(work)
         self.causes: dict[str, Switch] = {"input": self.input}
         self.causes["optimizer"] = NoUpdate(work)
-        # Elsewhere they would only slow down what is called.
-        if torch.accelerator.is_available():
-            self.causes["transfer"] = BatchesOnDevice(work)
-            self.causes["sync"] = NumbersUnread(work)
         self.training = Training()
         self.repairs = repairs.make_switches(work, self.training)
 
@@ -161,6 +153,7 @@ def _observe(
     watch = StepWatch(work)
     findings = _Findings()
     interrupt: KeyboardInterrupt | None = None
+    is_over = False
     try:
         with variant.drive(0) as driver, watch.watching():
             try:
@@ -170,18 +163,25 @@ def _observe(
                     raise refuse_short_run(variant, len(work.steps)) from None
                 remark = _tell_end(len(work.steps), str(end), progress.doing)
                 findings.remarks.append(remark)
+            is_over = True
     except KeyboardInterrupt as error:
         if findings.profile is None:
             raise
         interrupt = error
         findings.remarks.append("It was interrupted: what is missing was not measured.")
+    except BaseException as error:
+        if not is_over:
+            raise
+        # What it has shown is known all the same.
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        findings.remarks.append(f"While it was ended, it raised {said}")
     if not variant.runs[0].settled:
         findings.remarks.append(
             "Step times had not become stable by the end of the warm-up."
         )
     findings.long_steps = watch.find_long_steps()
     findings.growth = watch.find_growth()
-    findings.loads = switches.input.loaders.find_kind()
+    findings.loading = switches.input.loaders.find_loading()
     diagnosis = _conclude(experiment, dict(knobs), findings)
     if interrupt is not None:
         kept: Any = KeyboardInterrupt(
@@ -224,12 +224,15 @@ def _look(
     findings.savings |= _time_hooks(driver, switches.training)
     facts = Facts(profile, switches.training, switches.repairs)
     due = repairs.find_due(facts, try_compile=try_compile)
+    findings.update = switches.repairs["fused"].write_code()  # type: ignore[attr-defined]
     findings.untried = {name: why for name, why in due.items() if why}
     planned = _plan_trials(facts, switches, due, seconds)
     # What is not made before the run ends, or is interrupted, was not measured.
     findings.left = {each.name: each.seconds for each in planned.trials} | planned.left
     findings.unaffordable = {*planned.left}
-    most = 0.0 if is_quick() else min(_PLAIN_SECONDS, seconds / 4)
+    most = min(_PLAIN_SECONDS, seconds / 4)
+    if is_quick() or clock.has_queue():
+        most = 0.0  # a step that is long on a device only is not seen
     # About half of the time that trials take, nothing is changed.
     rest = max(0.0, most - watch.plain_seconds - planned.seconds / 2)
     whole = planned.seconds + rest
@@ -246,8 +249,7 @@ def _look(
                 findings.tried[each.name] = _add_reason(saving, switch, profile)
                 findings.places[each.name] = switch.place
         else:
-            found = doubt(saving, switches.causes[each.name])
-            findings.savings[each.name] = found
+            findings.savings[each.name] = saving
         del findings.left[each.name]
     progress.doing = "looking for rare long steps"
     trials.come_to_rest()
@@ -315,35 +317,22 @@ def _add_reason(found: Saving, switch: Repair, profile: Profile) -> Saving:
     return replace(found, reason="; ".join(told))
 
 
-def doubt(found: Saving, switch: Switch) -> Saving:
-    """Return a saving, not known where its switch had nothing to leave out.
-
-    An index that lies on a device is read by PyTorch itself, where nothing is wrapped.
-    """
-    if isinstance(switch, Remembering) and not switch.has_answered:
-        return saving.unknown("none of it can be left out from outside")
-    return found
-
-
 def find_suspects(profile: Profile, switches: Mapping[str, Switch]) -> dict[str, Any]:
-    """Return what to leave out, by cause: three at most, the largest shares first.
+    """Return what to leave out, by cause, the largest shares first.
 
-    Workers may take the cores from the training: then input is suspected, too. So are
-    copies and waits where an accelerator is in use that the profiler does not see. An
+    Workers may take the cores from the training: then input is suspected, too. An
     update that is mostly made by hand cannot be left out.
     """
-    is_unseen = bool(clock.find_initialised()) and not profile.trace.devices
     is_by_hand = 2 * profile.mean("loops") > profile.shares.get("optimizer", 0.0)
     shares = {
         cause: profile.shares.get(PHASE_OF_CAUSE.get(cause, cause), 0.0)
         for cause in switches
     }
     competes = {"input"} if profile.children else set()
-    unseen = {"transfer", "sync"} if is_unseen else set()
     suspected = [
         cause
         for cause, share in shares.items()
-        if share > LEAST_SAVING or cause in competes | unseen
+        if share > LEAST_SAVING or cause in competes
     ]
     if is_by_hand and "optimizer" in suspected:
         suspected.remove("optimizer")
@@ -386,7 +375,8 @@ def _conclude(
         profile=profile,
         long_steps=findings.long_steps,
         growth=findings.growth,
-        loads=findings.loads,
+        loading=findings.loading,
+        update=findings.update,
         notes=remarks,
     )
 
@@ -395,22 +385,7 @@ def _name(name: str, profile: Profile) -> str:
     """Return what is tried: a repair, or a step without a cause."""
     if name in repairs.REPAIRS:
         return f"a step with {repairs.name_repair(name, profile)}"
-    return f"a step without {CAUSES[name].removed}"
-
-
-def tell_competition(savings: Mapping[str, Saving], profile: Profile) -> str:
-    """Say that workers take cores from the training, where the loop hardly waits."""
-    waits = profile.shares.get("input", 0.0)
-    loading = savings.get("input")
-    if not (profile.children and loading and loading.measured and loading.is_sure):
-        return ""
-    if loading.low < _COMPETES * waits:
-        return ""
-    return (
-        f"The loop waits for its data during {waits:.0%} of a step only, yet without "
-        "loading a step takes much less time: worker processes and training compete "
-        "for the cores."
-    )
+    return f"a step without {CAUSES[name]}"
 
 
 def _fall_back(findings: _Findings, profile: Profile) -> dict[str, Saving]:
@@ -420,7 +395,7 @@ def _fall_back(findings: _Findings, profile: Profile) -> dict[str, Saving]:
     """
     savings = dict(findings.savings)
     is_unseen = bool(clock.find_initialised()) and not profile.trace.devices
-    for cause in _SWITCHED:
+    for cause in _BY_SHARE:
         known = savings.get(cause)
         share = profile.shares.get(PHASE_OF_CAUSE.get(cause, cause), 0.0)
         if (known and known.is_known) or (is_unseen and cause in _ON_DEVICE):

@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import psutil
+
 from kit import figures
 from kit.diagnosis import tracing
 from kit.diagnosis.once import OnceVariant, RunEnded, refuse_short_run
@@ -143,6 +145,15 @@ class Profile(NamedTuple):
     def other_threads(self) -> int:
         """Which other number of threads to try: that of the cores, or one."""
         return self.cores if self.threads != self.cores else 1
+
+    @property
+    def fits_cores(self) -> bool:
+        """Whether threads are as many as cores, or as the cores that are no siblings.
+
+        PyTorch takes one thread for each of those.
+        """
+        whole = psutil.cpu_count(logical=False) or self.cores
+        return self.threads in (self.cores, min(self.cores, whole // self.processes))
 
     @property
     def cores(self) -> int:

@@ -429,6 +429,16 @@ class FusedUpdate(Repair):
         is_slow = all(parameter.device.type == "cpu" for parameter in parameters)
         return "foreach" if is_slow and "foreach" in optimizer.defaults else ""
 
+    def write_code(self) -> str:
+        """Return the line that does the same: the optimizer's own, and what is set."""
+        for optimizer in self.training.optimizers:
+            if name := self._find_name(optimizer):
+                kind = type(optimizer)
+                is_torch = kind.__module__.startswith("torch.optim.")
+                where = "torch.optim." if is_torch else ""
+                return f"{where}{kind.__name__}(…, {name}=True)"
+        return ""
+
     def turn(self, on: bool) -> None:
         """Set what is fused, or put back what was set."""
         super().turn(on)

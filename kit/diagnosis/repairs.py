@@ -123,7 +123,7 @@ def _threads_may_not_fit(facts: Facts) -> bool:
     """Return whether threads are not as many as cores, or workers use these, too."""
     profile = facts.profile
     competes = profile.children > 0 or profile.mean("waiting") > _WAITS
-    return profile.threads != profile.cores or (competes and profile.threads > 1)
+    return not profile.fits_cores or (competes and profile.threads > 1)
 
 
 def _refuse_bfloat16(facts: Facts) -> str:
@@ -277,7 +277,7 @@ REPAIRS = {
     "fused": Row(
         repairing.FusedUpdate,
         "a fused update",
-        "torch.optim.AdamW(model.parameters(), fused=True)  # others: foreach=True",
+        "{update}",
         _takes("optimizer"),
         effect=_ROUNDING,
         causes=("optimizer",),
@@ -344,15 +344,11 @@ def find_due(facts: Facts, *, try_compile: bool = False) -> dict[str, str]:
 
 def name_repair(name: str, profile: Profile) -> str:
     """Return what a repair is called, as in "with 1 thread"."""
-    return _fill(REPAIRS[name].label, profile)
+    return fill(REPAIRS[name].label, profile)
 
 
-def write_repair(name: str, profile: Profile) -> str:
-    """Return the line of code that applies a repair."""
-    return _fill(REPAIRS[name].code, profile)
-
-
-def _fill(text: str, profile: Profile) -> str:
+def fill(text: str, profile: Profile) -> str:
+    """Fill the other number of threads into a label or a line of code."""
     number = profile.other_threads
     threads = f"{number} thread{'s' * (number > 1)}"
     return text.replace("{threads}", threads).replace("{number}", str(number))

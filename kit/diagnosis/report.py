@@ -8,15 +8,16 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kit import clock, figures
-from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE, Cause
+from kit import figures
+from kit.diagnosis.advice import Advice, count_workers_to_try, find_advice
+from kit.diagnosis.batches import Loading
+from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE
 from kit.diagnosis.profiling import Profile
 from kit.diagnosis.repairs import (
     FOLLOWING,
     REPAIRS,
+    fill,
     list_remedies,
-    name_repair,
-    write_repair,
 )
 from kit.diagnosis.saving import Saving
 from kit.diagnosis.steps import LongSteps
@@ -33,43 +34,8 @@ if TYPE_CHECKING:
 _LEAST_SHOWN = 0.01
 #: Rare long steps come first where they take this share of the time.
 _MATTERS = 0.2
-#: What is said of useful work that a repair makes quicker.
-_USEFUL = "Its work is useful, and a repair that was tried does it in less time."
-#: Advice for a loop that has workers already.
-_WORKERS = (
-    "Worker processes load the data, and take cores from the training: do less per "
-    "sample, such as decoding and resizing them once."
-)
-#: Advice where training and loading would share the cores.
-_ON_CPU = (
-    "The loop waits for its data: do less per sample, such as decoding and converting "
-    "them once. Worker processes gain where loading waits for a disk or a network; "
-    "else they take cores from the training."
-)
-#: Advice where a framework's code takes the time, not the reader's.
+#: What the cause "python" is called where the code is not the reader's own.
 _FRAMEWORK = "the framework's own code outside forward, backward and update"
-_SWITCH_OFF = (
-    "The framework's own code takes the time: switch off what you do not need, such as "
-    "its progress bar, logging and checkpoints, or let it do that less often."
-)
-_LESS_OFTEN = "Trainer(..., enable_progress_bar=False)  # as Lightning calls it"
-#: Advice for a loop that waits for something else than a loader of PyTorch.
-_OWN_QUEUE = (
-    "The loop waits for a queue or another process: make that one faster, or let it "
-    "run ahead."
-)
-_AHEAD = "batches = queue.Queue(maxsize=8)  # more of them may be ready"
-#: Advice where a batch takes so little time to load that workers would not gain.
-_QUICK_SECONDS = 0.003
-_ONE_INDEX = (
-    "The loop waits for its data, but a batch is loaded so quickly that workers, which "
-    "have to send it, seldom gain: take each batch out of memory by one index."
-)
-_INDEX = "batch = rows[order[n : n + batch_size]]  # in place of a loader"
-_ONCE = (
-    "samples = [dataset[i] for i in range(len(dataset))]  # once, if memory allows; "
-    "random transforms on batches"
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -106,8 +72,9 @@ class Diagnosis:
     places: dict[str, str] = field(default_factory=dict)
     long_steps: LongSteps | None = None
     growth: str = ""
-    #: Who loads: "workers", a "loader" in the loop's own thread, or nobody.
-    loads: str = "loader"
+    loading: Loading = field(default_factory=lambda: Loading("loader"))
+    #: The line that fuses the update of the loop's own optimizer, "" for none.
+    update: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -116,41 +83,32 @@ class Diagnosis:
         return self.profile.shares
 
     @property
-    def advice(self) -> Cause | None:
+    def advice(self) -> Advice | None:
         """What to do: a sentence, a line of code, a chapter.
 
         No line of code is there if that was tried and gains nothing, or cannot gain.
         """
-        if self.verdict is None:
+        advice = find_advice(self)
+        if advice is None:
             return None
-        cause = CAUSES[self.verdict]
-        if self.verdict == "healthy" and self._find_best([*self.tried]):
-            return dataclasses.replace(cause, sentence=_USEFUL, code="")
-        if self.verdict == "python" and self._is_framework:
-            changed = {"sentence": _SWITCH_OFF, "code": _LESS_OFTEN}
-            return dataclasses.replace(cause, removed=_FRAMEWORK, **changed)
-        if self.verdict == "input" and not self.loads:
-            return dataclasses.replace(cause, sentence=_OWN_QUEUE, code=_AHEAD)
-        if self.verdict == "input" and self.loads == "workers":
-            return dataclasses.replace(cause, sentence=_WORKERS, code=_ONCE)
-        waits = self.shares.get("input", 0.0) * self.profile.step_seconds
-        if self.verdict == "input" and waits < _QUICK_SECONDS:
-            return dataclasses.replace(cause, sentence=_ONE_INDEX, code=_INDEX)
-        if self.verdict == "input" and not clock.find_initialised():
-            return dataclasses.replace(cause, sentence=_ON_CPU, code=_ONCE)
         if winner := self._find_winner():
-            code = write_repair(winner, self.profile)
-            effect = REPAIRS[winner].effect
-            return dataclasses.replace(cause, code=code, effect=effect)
-        if cause.remedy in self.tried or cause.remedy in self.untried:
-            return dataclasses.replace(cause, code="", effect="")
-        return cause
+            code, effect = REPAIRS[winner].code, REPAIRS[winner].effect
+        elif advice.remedy in self.tried or advice.remedy in self.untried:
+            code, effect = "", ""
+        else:
+            code, effect = advice.code, advice.effect
+        return dataclasses.replace(advice, code=self._fill(code), effect=effect)
+
+    def _fill(self, text: str) -> str:
+        """Fill numbers and names of this loop into a label or a line of code."""
+        text = text.replace("{workers}", str(count_workers_to_try(self)))
+        return fill(text.replace("{update}", self.update), self.profile)
 
     def _find_winner(self) -> str:
         """Return which repair for the verdict surely saves most, "" for none."""
-        return self._find_best(list_remedies(self.verdict or ""))
+        return self.find_best(list_remedies(self.verdict or ""))
 
-    def _find_best(self, names: list[str]) -> str:
+    def find_best(self, names: list[str]) -> str:
         """Return which of these repairs surely saves most, "" for none."""
         sure = [name for name in names if name in self.tried]
         sure = [name for name in sure if self.tried[name].is_sure]
@@ -164,7 +122,7 @@ class Diagnosis:
     def _name(self, cause: str) -> str:
         """Return what leaving a cause out would leave out, in words."""
         is_framework = cause == "python" and self._is_framework
-        return _FRAMEWORK if is_framework else CAUSES[cause].removed
+        return _FRAMEWORK if is_framework else CAUSES[cause]
 
     @property
     def call(self) -> str:
@@ -188,9 +146,9 @@ class Diagnosis:
             return f"Cannot tell what takes the time: {self.reason}."
         winner = self._find_winner()
         if self.verdict == "healthy":
-            winner = self._find_best([*self.tried])
+            winner = self.find_best([*self.tried])
         if winner and self.verdict in (*FOLLOWING, "healthy"):
-            name, saved = name_repair(winner, self.profile), self.tried[winner]
+            name, saved = self._fill(REPAIRS[winner].label), self.tried[winner]
             return f"With {name}, a step takes {saved} less time."
         if saving is None:
             return f"{self.verdict.capitalize()}: {self.reason}."
@@ -253,14 +211,14 @@ class Diagnosis:
         shown = [pair for pair in named if pair[1].value >= _LEAST_SHOWN]
         shown.sort(key=lambda pair: -pair[1].value)
         tried = [
-            (f"with {name_repair(repair, self.profile)}", each)
+            (f"with {self._fill(REPAIRS[repair].label)}", each)
             for repair, each in self.tried.items()
         ]
         return shown + [(name, each) for name, each in tried if each.is_known]
 
     def _tell_tried(self, repair: str) -> str:
         """Say what a repair that was tried does here."""
-        saving, name = self.tried[repair], name_repair(repair, self.profile)
+        saving, name = self.tried[repair], self._fill(REPAIRS[repair].label)
         more = f" ({saving.reason})" if saving.reason else ""
         if not saving.is_known:
             return f"What {name} saves is not known: {saving.reason}."
@@ -332,10 +290,10 @@ class Diagnosis:
         """Return what to change and where, what to try, and how to verify it."""
         lines = []
         own = self._find_winner()
-        winner = own or self._find_best([*self.tried])
+        winner = own or self.find_best([*self.tried])
         if winner:
             place = self.places.get(winner) or (self._find_line() if own else "")
-            code = write_repair(winner, self.profile)
+            code = self._fill(REPAIRS[winner].code)
             saves = f"tried: saves {self.tried[winner]}"
             lines.append(f"change  {code}  ({_write_place(place)}{saves})")
         if not own and (code := self._write_advice()):

@@ -7,20 +7,15 @@ of a trial pay for its wrappers.
 from __future__ import annotations
 
 import contextlib
-import functools
-import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
-from types import FrameType
 from typing import Any
 
-from kit.diagnosis.batches import Loaders
+from kit.diagnosis.batches import Loaders, list_subclasses
 from kit.diagnosis.wrapping import Work, wrapped
 
 #: After a change, so many steps are dropped at least.
 _DROPPED = 2
-#: Who reads numbers there needs them as they are.
-_NEEDS_NUMBERS = ("torch.amp", "torch.cuda.amp", "torch.optim")
 
 
 class Switch:
@@ -113,185 +108,59 @@ class BatchesInMemory(Switch):
 
 
 class NoUpdate(Switch):
-    """Lets `optimizer.step()` find no parameters."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__(work)
-        self._emptied: dict[int, list[tuple[dict[str, Any], Any]]] = {}
+    """Makes no update where `optimizer.step()` is called; its hooks are called."""
 
     @contextlib.contextmanager
     def install(self, work: Work) -> Generator[None, None, None]:
-        """Empty the groups of parameters before an update, and refill them."""
-        from torch.optim import optimizer as hooks
+        """Wrap what updates, of each class of optimizers."""
+        from torch.optim import Optimizer
 
-        def empty(optimizer: Any, arguments: Any, named: Any) -> None:
-            if not work.is_here():
-                return
-            given = [*arguments[1:], *named.values()]
-            if any(callable(each) for each in given):
-                self.obstacle = "its step() calls a closure"
-            elif self.is_on:
-                groups = optimizer.param_groups
-                full = [(group, group["params"]) for group in groups]
-                self._emptied[id(optimizer)] = full
-                for group in groups:
-                    group["params"] = []
+        def nothing(optimizer: Any) -> None:
+            """Stand in for an update."""
 
-        def refill(optimizer: Any, *_: Any) -> None:
-            self._refill(id(optimizer))
+        hooked = Optimizer.profile_hook_step(nothing)
 
-        before = hooks.register_optimizer_step_pre_hook(empty)
-        after = hooks.register_optimizer_step_post_hook(refill)
-        try:
-            with before, after:
-                yield
-        finally:
-            self._refill_all()
-
-    def turn(self, on: bool) -> None:
-        """Leave updates out, or make them again."""
-        super().turn(on)
-        self._refill_all()
-
-    def _refill_all(self) -> None:
-        for optimizer in [*self._emptied]:  # of a step that raised
-            self._refill(optimizer)
-
-    def _refill(self, optimizer: int) -> None:
-        for group, parameters in self._emptied.pop(optimizer, []):
-            group["params"] = parameters
-
-
-class Remembering(Switch):
-    """Answers a call with what the same one of an earlier step got.
-
-    Answers are kept from the first block of a trial on, until its end. `has_answered`
-    says whether anything was left out at all.
-    """
-
-    def __init__(self, work: Work) -> None:
-        super().__init__(work)
-        self.has_answered = False
-        self._remembers = False
-        self._answers: dict[Any, tuple[Any, int]] = {}
-
-    def prime(self) -> None:
-        """Begin to keep answers."""
-        self._remembers = True
-
-    def end(self) -> None:
-        """Let them go."""
-        self._remembers = False
-        self._answers.clear()
-
-    def answer(
-        self, key: Any, make: Callable[[], Any], keeps: Callable[[Any], bool]
-    ) -> Any:
-        """Return what the same call of an earlier step got, if that was kept.
-
-        A tensor that was changed meanwhile is no answer any more.
-        """
-        if not self._remembers:
-            return make()
-        self.work.calls[key] += 1
-        place = key, self.work.calls[key]
-        if self.is_on and place in self._answers:
-            value, version = self._answers[place]
-            if version == getattr(value, "_version", 0):
-                self.has_answered = True
-                return value
-            self.obstacle = "the loop changes copies in place"
-        value = make()
-        if keeps(value):
-            self._answers[place] = value, getattr(value, "_version", 0)
-        return value
-
-
-def _name(options: tuple[Any, ...], named: dict[str, Any]) -> str:
-    """Write the arguments of a copy, tensors by what they say about its target."""
-    import torch
-
-    def write(each: Any) -> str:
-        is_tensor = isinstance(each, torch.Tensor)
-        return str((each.device, each.dtype)) if is_tensor else str(each)
-
-    return str([*map(write, options), *(f"{k}={write(v)}" for k, v in named.items())])
-
-
-class BatchesOnDevice(Remembering):
-    """Gives what the same copy of an earlier step gave, which is on the device."""
-
-    def install(self, work: Work) -> AbstractContextManager[None]:
-        """Wrap what copies tensors to a device."""
-        import torch
-
-        def move(
-            real: Callable[..., Any], tensor: Any, *options: Any, **named: Any
+        def step(
+            real: Callable[..., Any], optimizer: Any, *given: Any, **named: Any
         ) -> Any:
-            make = functools.partial(real, tensor, *options, **named)
-            if tensor.requires_grad or torch.compiler.is_compiling():
-                return make()
-            source = tensor.device
-            key = "to", tensor.shape, tensor.dtype, source, _name(options, named)
-            return self.answer(key, make, lambda moved: _is_loaded(source, moved))
+            self._look(*given, *named.values())
+            if self.is_on and not self.obstacle:
+                return hooked(optimizer)
+            return real(optimizer, *given, **named)
 
-        return wrapped(work, *((torch.Tensor, name, move) for name in ("to", "cuda")))
+        with contextlib.ExitStack() as stack:
+            covered = set()
 
+            def cover(kind: type) -> None:
+                for owner in kind.__mro__:
+                    own = vars(owner).get("step")
+                    # The first optimizer of a class makes PyTorch add its hooks.
+                    if owner not in covered and getattr(own, "hooked", False):
+                        covered.add(owner)
+                        stack.enter_context(wrapped(work, (owner, "step", step)))
 
-def _is_loaded(source: Any, moved: Any) -> bool:
-    """Return whether something was copied to a device, not within it or back."""
-    return bool(source.type == "cpu" and moved.device != source)
+            def cover_new(
+                real: Callable[..., Any], optimizer: Any, *given: Any, **named: Any
+            ) -> None:
+                real(optimizer, *given, **named)
+                cover(type(optimizer))
 
+            for kind in list_subclasses(Optimizer):
+                cover(kind)
+            stack.enter_context(wrapped(work, (Optimizer, "__init__", cover_new)))
+            yield
 
-class NumbersUnread(Remembering):
-    """Gives the number that the same call of an earlier step read, without a wait.
-
-    Whole numbers are read: they may be indices, or say how many there are.
-    """
-
-    def install(self, work: Work) -> AbstractContextManager[None]:
-        """Wrap what reads numbers from a device, or waits for it."""
-        import torch
-
-        def read(
-            real: Callable[..., Any], tensor: Any, *options: Any, **named: Any
-        ) -> Any:
-            make = functools.partial(real, tensor, *options, **named)
-            is_number = tensor.is_floating_point()
-            if tensor.device.type == "cpu" or not is_number or _needs_numbers():
-                return make()
-            key = real.__name__, tensor.shape, tensor.dtype, _name(options, named)
-            return self.answer(key, make, lambda _: True)
-
-        def move(
-            real: Callable[..., Any], tensor: Any, *options: Any, **named: Any
-        ) -> Any:
-            target = [*options, *named.values()][:1]
-            is_device = bool(target) and isinstance(target[0], (str, torch.device))
-            if not is_device or str(target[0]) != "cpu":
-                return real(tensor, *options, **named)
-            return read(real, tensor, *options, **named)
-
-        def wait(real: Callable[..., Any], *options: Any, **named: Any) -> Any:
-            if not self.is_on:
-                return real(*options, **named)
-            self.has_answered = True
-            return None
-
-        names = ("item", "tolist", "__float__", "cpu", "numpy")
-        entries = [(torch.Tensor, name, read) for name in names]
-        entries.append((torch.Tensor, "to", move))
-        for module in (torch.cuda, torch.mps, torch.accelerator):
-            entries.append((module, "synchronize", wait))
-        return wrapped(work, *entries)
+    def _look(self, *given: object) -> None:
+        """Note what forbids to leave an update out."""
+        if any(map(callable, given)):
+            self.obstacle = "its step() calls a closure"
+        if _is_one_of_several():
+            self.obstacle = "its ranks would no longer have the same parameters"
 
 
-def _needs_numbers() -> bool:
-    """Return whether PyTorch's own code reads, or a compiler follows the code."""
-    import torch
+def _is_one_of_several() -> bool:
+    """Return whether other ranks train the same parameters."""
+    import torch.distributed as dist
 
-    frame: FrameType | None = sys._getframe(1)
-    while frame and frame.f_globals.get("__name__", "").startswith("kit."):
-        frame = frame.f_back
-    caller = frame.f_globals.get("__name__", "") if frame else ""
-    return caller.startswith(_NEEDS_NUMBERS) or torch.compiler.is_compiling()
+    is_group = dist.is_available() and dist.is_initialized()
+    return is_group and dist.get_world_size() > 1

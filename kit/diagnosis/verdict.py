@@ -201,7 +201,7 @@ def _list_rivals(
 
 
 def _name(cause: str) -> str:
-    return _WORK[cause] if cause in _WORK else CAUSES[cause].removed
+    return _WORK[cause] if cause in _WORK else CAUSES[cause]
 
 
 def _name_work(work: Mapping[str, float], profile: Profile) -> Verdict:

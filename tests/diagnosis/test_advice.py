@@ -4,15 +4,17 @@ import dataclasses
 import html
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from experiments import CORES, NeedsDigits, report, simulating
+from experiments import CORES, NeedsDigits, profile, report, simulating
 from helpers import FakeClock
 from torch import nn
 
 import kit
 import kit.clock
+from kit.diagnosis.batches import Loading
 from kit.diagnosis.saving import Saving
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -143,3 +145,53 @@ def test_workers_are_not_advised_where_a_batch_takes_less_time_than_to_send_it()
     assert "decoding" in found.advice.sentence
     quick = found.profile._replace(step_seconds=0.002)
     assert "by one index" in dataclasses.replace(found, profile=quick).advice.sentence
+
+
+WAITS = {"input": 0.9, "forward": 0.1}
+#: How batches are loaded, how many cores there are, how many threads train, and what
+#: the line of advice must say.
+LOADINGS = [
+    (Loading("workers", 1), 64, 32, ["num_workers=2", "tune_loader"]),
+    (Loading("workers", 8), 64, 32, ["num_workers=16", "tune_loader"]),
+    (Loading("workers", 2), 2, 1, ["samples = "]),
+    (Loading("workers", 1, is_renewed=True), 64, 32, ["persistent_workers=True"]),
+    (Loading("loader"), 64, 32, ["num_workers=2", "tune_loader"]),
+    (Loading("loader"), 2, 2, ["samples = "]),
+    (Loading(), 64, 32, ["queue"]),
+]
+
+
+@pytest.mark.parametrize("loading, cores, threads, said", LOADINGS)
+def test_a_loop_that_waits_for_its_data_gets_the_advice_that_fits(
+    monkeypatch, loading, cores, threads, said
+):
+    machine = SimpleNamespace(cores=cores)
+    monkeypatch.setattr("kit.diagnosis.profiling.this_machine", lambda: machine)
+    profiled = profile(shares=WAITS, threads=threads, step_seconds=0.1)
+    found = dataclasses.replace(
+        report(), verdict="input", savings={}, tried={}, loading=loading
+    )
+    found = dataclasses.replace(found, profile=profiled)
+    assert all(words in found.advice.code for words in said), found.advice
+    if "samples" in found.advice.code:
+        assert "random" in found.advice.advise(), "it would freeze what is random"
+
+
+@pytest.mark.parametrize("kind", ["SGD", "RMSprop"])
+def test_the_line_to_change_names_the_readers_own_optimizer(kind):
+    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(40)])
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
+
+    def many_small(*, clock):
+        while True:
+            model(torch.ones(1, 8)).sum().backward()
+            optimizer.step()
+            clock.work(0.001)
+            yield 1
+
+    clock = FakeClock()
+    with simulating(clock):
+        found = kit.diagnose(many_small, seconds=20.0, clock=clock)
+    set_by_it = "fused" if kind == "SGD" else "foreach"
+    assert found.update == f"torch.optim.{kind}(…, {set_by_it}=True)"
+    assert "AdamW" not in repr(found)

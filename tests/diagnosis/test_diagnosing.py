@@ -149,7 +149,7 @@ def read_as_of_a_gpu(found):
 
 
 #: What switches measure.
-MEASURED = {"input", "optimizer", "transfer", "sync", "threads", "settings"}
+MEASURED = {"input", "optimizer", "threads", "settings"}
 #: Of what only a share is known: the operation that takes 95 % of a step, how often.
 SHARED = {
     "python": ("", 0),
@@ -212,8 +212,8 @@ def test_a_planted_cost_is_found_and_its_saving_is_the_truth(verdict):
     if verdict in MEASURED:
         assert saved.measured and 0.94 < saved.low <= saved.value <= saved.high < 0.96
         assert "95 % [95, 95] less time" in found.sentence()
-    elif verdict in ("python", "overhead", "hooks"):
-        assert 0.94 < saved.value < 0.97
+    elif verdict in ("python", "overhead", "hooks", "transfer", "sync"):
+        assert 0.9 < saved.value < 1.0
         assert not saved.measured and math.isnan(saved.low)
         assert "would take at most" in found.sentence()
         assert "% [" not in found.sentence() and "nan" not in repr(found)

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributions import Distribution, Normal
 from torch.nn import functional as F
 
+from kit.diagnosis.advice import ADVICE
 from kit.diagnosis.causes import CAUSES
 from kit.diagnosis.modules import TimedHooks, Training
 from kit.diagnosis.repairs import FOLLOWING, REPAIRS, count_denormals
@@ -541,7 +542,7 @@ def test_hooks_are_timed_once_and_put_back():
 def test_each_repair_addresses_a_cause_or_follows_alone():
     named = {cause for row in REPAIRS.values() for cause in row.causes}
     assert named <= {*CAUSES} and {*FOLLOWING} <= named
-    assert {cause.remedy for cause in CAUSES.values()} - {""} <= {*REPAIRS}
+    assert {row.remedy for row in ADVICE} - {""} <= {*REPAIRS}
 
 
 def test_the_documentation_lists_each_cause_and_each_repair():

@@ -1,20 +1,18 @@
 """A switch leaves out one cause, in the run alone, and puts everything back."""
 
 import dataclasses
-import itertools
 import math
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from experiments import Counted, Far
+from experiments import Counted
 from helpers import children, wait_until
 from hypothesis import assume, given, strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from kit.diagnosis import diagnosing, repairing, saving, switches
+from kit.diagnosis import repairing, switches
 from kit.diagnosis.modules import Training
 from kit.diagnosis.wrapping import Work, change
 from kit.measuring.experiment import resolve
@@ -24,8 +22,6 @@ pytestmark = pytest.mark.usefixtures("quick")
 SWITCHES = {
     "input": switches.BatchesInMemory,
     "optimizer": switches.NoUpdate,
-    "transfer": switches.BatchesOnDevice,
-    "sync": switches.NumbersUnread,
     "threads": lambda work: repairing.OtherThreads(work, Training()),
 }
 
@@ -63,16 +59,12 @@ def has_three():
     return "omp_get_max_threads() : 3" in torch.__config__.parallel_info()
 
 
-def make_probe(cause, patch):
+def make_probe(cause):
     """Return what does something that has a cause, and says if that was left out."""
-    data, calls, moved = Counted(), [], []
+    data = Counted()
     loader, weight = DataLoader(data, batch_size=2), nn.Parameter(torch.ones(1))
-    weight.grad, real = torch.ones(1), torch.Tensor.item
-    optimizer, far = torch.optim.SGD([weight], lr=1.0), torch.ones(1).as_subclass(Far)
-    patch.setattr(torch.Tensor, "item", lambda x: calls.append(1) or real(x))
-
-    def move():
-        moved.append(torch.rand(3).to("meta"))
+    weight.grad = torch.ones(1)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
 
     def keeps_three():
         torch.set_num_threads(1)
@@ -88,16 +80,12 @@ def make_probe(cause, patch):
         "input": lambda: changes_nothing(lambda: list(loader), lambda: data.read),
         "optimizer": lambda: changes_nothing(optimizer.step, weight.tolist),
         "threads": keeps_three,
-        "transfer": lambda: changes_nothing(move, lambda: len({*map(id, moved)})),
-        "sync": lambda: changes_nothing(lambda: far.item(), lambda: len(calls)),
     }[cause]
 
 
 @pytest.mark.parametrize("cause", SWITCHES)
-def test_leaving_out_a_cost_changes_the_measured_loop_and_no_other_cell(
-    cause, monkeypatch
-):
-    is_left_out = make_probe(cause, monkeypatch)
+def test_leaving_out_a_cost_changes_the_measured_loop_and_no_other_cell(cause):
+    is_left_out = make_probe(cause)
     step, own, readers = [], [], []
 
     with ThreadPoolExecutor(1) as cell:
@@ -125,49 +113,6 @@ def test_leaving_out_a_cost_changes_the_measured_loop_and_no_other_cell(
             run.run(1)
             assert not step[-1] and not own[-1], "it is put back"
     assert not is_left_out(), "after the run"
-
-
-def test_what_stays_on_its_device_is_no_copy_to_be_left_out():
-    def experiment():
-        while True:
-            moved.append(torch.rand(()).to(torch.float64))
-            yield 1
-
-    moved = []
-    with Switched(experiment, "transfer") as run:
-        run.turn(True)
-        run.run(5)
-    assert len({*map(float, moved)}) == len(moved)
-
-
-def test_whole_numbers_are_read_since_they_may_be_indices():
-    read = []
-
-    def experiment():
-        for number in itertools.count():
-            read.append(torch.tensor([number]).as_subclass(Far).item())
-            yield 1
-
-    with Switched(experiment, "sync") as run:
-        run.turn(True)
-        run.run(5)
-    assert read == [*range(len(read))]
-
-
-@pytest.mark.parametrize(("number", "is_known"), [(1, False), (1.0, True)])
-def test_waits_that_stay_are_not_reported_as_free(number, is_known):
-    """An index on a device is read all the same, so its saving is not known."""
-
-    def experiment():
-        while True:
-            torch.tensor([number]).as_subclass(Far).item()
-            yield 1
-
-    with Switched(experiment, "sync") as run:
-        run.turn(True)
-        run.run(5)
-        measured = saving.from_groups([0.0, 0.001, -0.001])
-        assert diagnosing.doubt(measured, run.switch).is_known is is_known
 
 
 @given(
@@ -358,26 +303,6 @@ def test_a_loader_made_anew_each_epoch_with_a_list_is_known_again():
         assert len(run.switch.loaders.records) == 1
         run.turn(False)
         run.run(20)
-
-
-def test_copies_on_the_device_that_the_loop_changes_are_not_given_again():
-    seen = []
-
-    def experiment():
-        while True:
-            there = torch.ones(3).to("meta")
-            there.add_(1)
-            seen.append(weakref.ref(there))
-            del there
-            yield 1
-
-    with Switched(experiment, "transfer") as run:
-        run.turn(True)
-        run.run(4)
-        assert "in place" in run.switch.obstacle
-        assert any(copy() is not None for copy in seen)
-        run.switch.end()
-        assert all(copy() is None for copy in seen), "they take memory of the device"
 
 
 def test_kept_batches_take_little_memory(monkeypatch):
