@@ -42,7 +42,7 @@ NAMES = {
     "device": "machine",
     "save": "saving",
     "load": "saving",
-    "start_ranks": "ranks timeout=25.0 cluster=None",
+    "start_ranks": "ranks timeout=25.0",
     "data": "data",
     "tuning": "tuning",
     "figures": "figures",

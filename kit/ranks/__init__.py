@@ -1,10 +1,9 @@
 """Several processes from a notebook: `start_ranks`.
 
 At the bottom are the `engines`, processes that ipyparallel starts, restarts and
-watches, in `clusters` of the kit's own or of a reader. A `call` runs one function on
-some of them, follows it and tells of failures; `rank` is its other end, in each
-process. `ranks` is what a reader holds, with the runs of an experiment that is measured
-there: each start, block and close is one call.
+watches. A `call` runs one function on some of them, follows it and tells of failures;
+`rank` is its other end, in each process. `ranks` is what a reader holds, with the runs
+of an experiment that is measured there: each start, stretch and close is one call.
 """
 
 from kit.errors import RankError

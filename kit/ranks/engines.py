@@ -1,21 +1,22 @@
 """The processes behind the ranks: engines that ipyparallel starts, restarts, watches.
 
 A small process of the kit's own watches this one: so engines end with a kernel that is
-killed, even one that is stuck. The engines of a reader's cluster are borrowed: they are
-never ended and never restarted here.
+killed, even one that is stuck.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, wait
+from collections.abc import Coroutine, Iterable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from signal import Signals
@@ -25,25 +26,17 @@ from typing import Any
 import psutil
 from IPython import get_ipython
 
+from kit import clock
 from kit.errors import ExperimentError
-from kit.ranks import clusters
 from kit.ranks import rank as there
 from kit.ranks.rank import Outcome
 
 _SECONDS_TO_START = 60
 _SECONDS_TO_END = 10
 _SECONDS_BETWEEN_LOOKS = 0.2
-#: What a reader's cluster has so long for: to be reached, to bring one more engine that
-#: it has started, which takes four heartbeats, and to answer what any idle engine
-#: answers at once.
-_SECONDS_TO_CONNECT = 5
-_SECONDS_TO_COME = 20
-_SECONDS_TO_ANSWER = 10
-#: What every engine can answer, also one of another Python or without the kit.
-_LOOK = """{
-    "host": __import__("socket").gethostname(),
-    "Python": "%d.%d" % __import__("sys").version_info[:2],
-}"""
+_LONGEST_TEXT = 200
+#: An engine is registered at its first heartbeat: they come more often than usual.
+_BEATS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
 #: Waits until this process has ended; then it ends what was started for the folder.
 _WATCH = """
 import os, time
@@ -61,11 +54,10 @@ class Engines:
 
     `facts` is what each says of itself. `epoch` counts failures: what was kept on a
     rank before one is there no more. `broken` are the ranks that are of no more use:
-    their process has ended, or did not stop. `cluster` is a reader's, None for a new
-    one.
+    their process has ended, or did not stop.
     """
 
-    def __init__(self, count: int, cluster: Any, timeout_seconds: float) -> None:
+    def __init__(self, count: int, timeout_seconds: float) -> None:
         self.ranks = tuple(range(count))
         self.timeout_seconds = timeout_seconds
         self.facts: dict[int, dict[str, Any]] = {}
@@ -77,26 +69,19 @@ class Engines:
         self._worlds = 0
         self._shown: tuple[int, ...] = ()
         self._client: Any = None
-        self._is_borrowed = cluster is not None
-        above = cluster.profile_dir if self._is_borrowed else None
-        self._folder = tempfile.mkdtemp(prefix="kit-ranks-", dir=above)
-        self._cluster = cluster
-        if not self._is_borrowed:
-            self._cluster = clusters.make_cluster(self._folder)
+        self._folder = tempfile.mkdtemp(prefix="kit-ranks-")
+        self._cluster = make_cluster(self._folder)
         code = _WATCH.format(os.getpid(), __name__, self._folder)
         command = [sys.executable, "-c", code]
         self._watcher = subprocess.Popen(command, start_new_session=True)
 
     def start(self) -> None:
-        """Start the engines, or take those that run, and let them make a world.
+        """Start the engines, and let them make a world.
 
         Raises ExperimentError where engines or their answers are missing.
         """
-        seconds = _SECONDS_TO_CONNECT
-        if not self._is_borrowed:
-            seconds = _SECONDS_TO_START
-            clusters.run(self._cluster.start_cluster(len(self.ranks)))
-        self._client = clusters.connect(self._cluster, seconds)
+        _run(self._cluster.start_cluster(len(self.ranks)))
+        self._client = _run(self._cluster.connect_client(timeout=_SECONDS_TO_START))
         self._meet()
         if shell := get_ipython():
             shell.events.register("pre_run_cell", self._before_cell)
@@ -104,18 +89,17 @@ class Engines:
     def _meet(self) -> None:
         """Wait until all engines are there, and make each a rank."""
         wanted = len(self.ranks)
-        patience = _SECONDS_TO_COME if self._is_borrowed else _SECONDS_TO_START
-        count = clusters.wait_for_engines(self._client, self._cluster, wanted, patience)
-        if count < wanted and self._is_borrowed:
-            raise clusters.explain_too_few(count, wanted)
+        count = self._wait_for_engines(wanted)
         if count < wanted:
             raise ExperimentError(
                 f"{count} of {wanted} processes came; others have ended, or take "
-                f"longer than {patience} s.\n"
+                f"longer than {_SECONDS_TO_START} s.\n"
                 "Free memory, or start fewer, and run the cell again."
             )
         self._ids = sorted(self._client.ids)[:wanted]
-        self._machines = self._introduce()
+        paths = [*sys.path]
+        counts = self._ask(self.ranks, there.introduce, wanted, paths, self._folder)
+        self._gpus = min(counts)
         self.broken = set()
         self._shown = ()
         self.show(self.ranks)
@@ -123,33 +107,15 @@ class Engines:
             self._client.activate(self._ids)  # for `%%px` cells, from this one on
             self._first_cell = shell.execution_count
 
-    def _introduce(self) -> list[tuple[str, int]]:
-        """Let all get ready to be ranks; return each one's host and its GPUs."""
-        seconds = _SECONDS_TO_ANSWER if self._is_borrowed else _SECONDS_TO_START
-        views = {rank: self._view(rank) for rank in self.ranks}
-        replies = {rank: view.apply_async(eval, _LOOK) for rank, view in views.items()}
-        looks = self._collect(replies, seconds)
-        here = there.read_versions()
-        self._compare_versions(looks, {"Python": here["Python"]})
-        hosts = [look["host"] for look in looks]
-        readies = self._ask(self.ranks, there.introduce, hosts, sys.path, self._folder)
-        self._compare_versions(readies, here)
-        gpus = [ready["gpus"] for ready in readies]
-        return list(zip(hosts, gpus, strict=True))
-
-    def _compare_versions(
-        self, answers: list[dict[str, Any]], here: Mapping[str, str]
-    ) -> None:
-        """Refuse engines that have other versions than the kernel."""
-        for name, version in here.items():
-            others = [rank for rank in self.ranks if answers[rank][name] != version]
-            if others:
-                theirs = answers[others[0]][name]
-                raise ExperimentError(
-                    f"{name} is {theirs} on {self._name(others)}, and {version} here.\n"
-                    "Install the same there, restart the engines, then call "
-                    "start_ranks again."
-                )
+    def _wait_for_engines(self, wanted: int) -> int:
+        """Wait until so many engines are there, or have ended; return how many are."""
+        deadline = clock.CLOCK.wall() + _SECONDS_TO_START
+        while len(self._client.ids) < wanted and clock.CLOCK.wall() < deadline:
+            launchers = self._cluster.engine_set.launchers.values()
+            if sum(each.process.is_running() for each in launchers) < wanted:
+                break
+            time.sleep(_SECONDS_BETWEEN_LOOKS / 4)
+        return len(self._client.ids)
 
     def _before_cell(self, info: Any) -> None:
         """Get all ranks ready where a cell is about to run on them by itself."""
@@ -190,26 +156,19 @@ class Engines:
     def _explain_failure(self, errors: Mapping[int, BaseException]) -> ExperimentError:
         """Return the error for ranks that cannot get ready, given what they raised."""
         ranks = [*errors]
-        why = clusters.describe_error(errors[ranks[0]])
-        needed = "this kit and PyTorch, in the same versions as here, and memory"
-        if self._is_borrowed:
-            needed += ", the folder of the cluster's profile, and a network"
+        why = describe_error(errors[ranks[0]])
         return ExperimentError(
-            f"{self._name(ranks)} cannot take part: {why}.\n"
-            f"They need {needed}.\nSee to that, then {self._say_how_to_go_on()}."
+            f"{name_ranks(ranks)} cannot take part: {why}.\n"
+            "They need this kit, PyTorch, and memory. See to that, then run the cell "
+            "again."
         )
 
     def _explain_silence(self, ranks: list[int], seconds: float) -> ExperimentError:
         """Return the error for ranks that did not answer within so many seconds."""
         return ExperimentError(
-            f"{self._name(ranks)} did not answer within {seconds:g} s: busy with other "
-            f"work, or out of reach.\nWait for that, or {self._say_how_to_go_on()}."
+            f"{name_ranks(ranks)} did not answer within {seconds:g} s: busy with other "
+            "work.\nWait for that, or run the cell again."
         )
-
-    def _say_how_to_go_on(self) -> str:
-        if self._is_borrowed:
-            return f"restart them ({clusters.RESTART}) and call start_ranks again"
-        return "run the cell again"
 
     def show(self, members: tuple[int, ...]) -> None:
         """Let some ranks be the whole world; all start anew where one has ended.
@@ -226,13 +185,9 @@ class Engines:
             self._join(members)
 
     def _notice_dead(self) -> None:
-        """See who has ended since the last call; give up engines that are borrowed."""
+        """See who has ended since the last call."""
         dead = self.find_dead()
-        if self._is_borrowed:
-            self.broken.update(dead)
-            if self.broken:
-                self._give_up()
-        elif dead and not self.broken:
+        if dead and not self.broken:
             self.broken = {*dead}
             sys.stderr.write(f"{name_ranks(dead)} ended. {self.break_up()}\n")
 
@@ -241,7 +196,7 @@ class Engines:
         self._worlds += 1
         self._shown = ()
         path = f"{self._folder}/world-{self._worlds}"
-        where = self._machines, path, self.timeout_seconds
+        where = self._gpus, path, self.timeout_seconds
         facts = self._ask(members, there.join, members, *where)
         self.facts |= zip(members, facts, strict=True)
         self._shown = members
@@ -252,7 +207,7 @@ class Engines:
         for _ in range(int(_SECONDS_TO_END / _SECONDS_BETWEEN_LOOKS)):
             if len(self.find_dead()) < len(self.ranks):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
-        clusters.run(self._cluster.restart_engines())
+        _run(self._cluster.restart_engines())
         self._meet()
 
     def find_dead(self) -> list[int]:
@@ -269,15 +224,12 @@ class Engines:
     def break_up(self) -> str:
         """Use no more what is on the ranks, which have left their world; say so.
 
-        Where some are broken, all start anew before the next call; engines that are
-        borrowed are given up.
+        Where some are broken, all start anew before the next call.
         """
         self.epoch += 1
         self._shown = ()
         if not self.broken:
             return "The ranks can be used again."
-        if self._is_borrowed:
-            return self._give_up()
         self.signal("SIGKILL", self.ranks)
         anew = "The ranks can be used again; all start anew, empty"
         cells = self._find_px_cells()
@@ -293,15 +245,6 @@ class Engines:
         cells = shell.history_manager.input_hist_raw
         numbers = range(self._first_cell, len(cells))
         return [f"In[{number}]" for number in numbers if _PX.search(cells[number])]
-
-    def _give_up(self) -> str:
-        """Close ranks whose engines are not ours to restart; say what to do."""
-        names = self._name(sorted(self.broken))
-        again = f"start_ranks({len(self.ranks)}, cluster=cluster)"
-        why = f"{names} of your cluster ended, or did not stop"
-        advice = f"Restart its engines ({clusters.RESTART}), then call {again} again."
-        self.close(why, advice)
-        return f"These ranks are closed: {why}. {advice}"
 
     def find_place(self, rank: int) -> tuple[FrameSummary | None, str]:
         """Return where a rank stood that was asked, or that C++ code has ended.
@@ -336,48 +279,28 @@ class Engines:
         return Outcome("died", error=how, victim=is_victim, place=place)
 
     def _read_exit_code(self, rank: int) -> int | None:
-        """Return the exit code of an engine that has ended, where it was started here.
-
-        A signal that has ended it is a negative one.
-        """
-        launchers = getattr(self._cluster.engine_set, "launchers", {})
-        for launcher in launchers.values():
+        """Return the exit code of an ended engine, of a signal its negative."""
+        for launcher in self._cluster.engine_set.launchers.values():
             if launcher.pid == self.facts[rank]["process"]:
-                with suppress(Exception):  # one on another machine cannot be asked
-                    clusters.run(launcher.join(timeout=_SECONDS_TO_END))
+                with suppress(Exception):
+                    _run(launcher.join(timeout=_SECONDS_TO_END))
                     return launcher.process.wait(0)
         return None
 
-    def close(self, why: str, advice: str = "") -> None:
-        """End the engines; those of a reader's cluster only leave their world."""
+    def close(self, why: str) -> None:
+        """End the engines."""
         if self._refusal:
             return
-        advice = advice or "Start new ones: ranks = kit.start_ranks(2)."
+        advice = "Start new ones: ranks = kit.start_ranks(2)."
         self._refusal = f"These ranks are closed: {why}.\n{advice}"
         if shell := get_ipython():
             with suppress(ValueError):  # they did not start
                 shell.events.unregister("pre_run_cell", self._before_cell)
-        if self._is_borrowed:
-            self._leave()
         end_all_of(self._folder)
         self._watcher.kill()
         self._watcher.wait()
         if self._client is not None:
             self._client.close()
-
-    def _leave(self) -> None:
-        """Let all ranks that can still do so leave their world."""
-        if self._worlds == 0:
-            return
-        gone = self.broken.union(self.find_dead())
-        left = [rank for rank in self.ranks if rank not in gone]
-        wait([self.send(rank, there.leave) for rank in left], _SECONDS_TO_END)
-
-    def _name(self, ranks: Iterable[int]) -> str:
-        """Name processes by their ranks, those of a reader's cluster by their ids."""
-        if self._is_borrowed:
-            return name_many("engine", [self._ids[rank] for rank in ranks])
-        return name_ranks(ranks)
 
 
 def end_all_of(folder: str) -> None:
@@ -395,15 +318,51 @@ def name_ranks(ranks: Iterable[int]) -> str:
     >>> name_ranks([1]), name_ranks([0, 1, 2])
     ('rank 1', 'ranks 0, 1, 2')
     """
-    return name_many("rank", ranks)
+    names = [str(rank) for rank in ranks]
+    return f"rank{'s' * (len(names) > 1)} {', '.join(names)}"
 
 
-def name_many(what: str, numbers: Iterable[int]) -> str:
-    """Return things of one kind by their numbers.
+# ipyparallel
 
-    >>> name_many("engine", [3, 4])
-    'engines 3, 4'
+
+def make_cluster(folder: str) -> Any:
+    """Return an ipyparallel Cluster that no other machine can reach."""
+    from ipyparallel import Cluster
+    from ipyparallel.cluster.launcher import LocalEngineLauncher, LocalEngineSetLauncher
+
+    class RankLauncher(LocalEngineLauncher):
+        def find_args(self) -> list[str]:
+            return [*super().find_args(), f"--IPEngine.id={self.identifier}"]
+
+    class RanksLauncher(LocalEngineSetLauncher):
+        launcher_class = RankLauncher
+
+    here = {"controller_ip": "127.0.0.1", "controller_location": "127.0.0.1"}
+    alone = {"load_profile": False, "profile_dir": folder, "cluster_id": ""}
+    quiet = {"log_level": 50, "shutdown_atexit": False, "delay": 0.0}
+    return Cluster(
+        engines=RanksLauncher, controller_args=_BEATS, **here, **alone, **quiet
+    )
+
+
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end, in a thread: a notebook's own loop runs here."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
+
+
+def describe_error(error: BaseException) -> str:
+    """Return kind and message of an error on one line, also of one from an engine.
+
+    >>> describe_error(ValueError("no such file"))
+    'ValueError: no such file'
     """
-    names = [str(number) for number in numbers]
-    kind = what if len(names) == 1 else f"{what}s"
-    return f"{kind} {', '.join(names)}"
+    from ipyparallel.error import RemoteError
+
+    kind = type(error).__name__
+    message = str(error)
+    if isinstance(error, RemoteError):
+        kind = error.ename
+        message = error.evalue
+    message = textwrap.shorten(message, _LONGEST_TEXT, placeholder="…")
+    return f"{kind}: {message}" if message else kind

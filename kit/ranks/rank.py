@@ -10,8 +10,6 @@ import datetime
 import faulthandler
 import functools
 import gc
-import hashlib
-import importlib.metadata
 import inspect
 import os
 import re
@@ -68,59 +66,40 @@ class _Here:
 # Worlds
 
 
-def read_versions() -> dict[str, str]:
-    """Return the versions that the kernel and all ranks must share."""
-    digest = hashlib.sha256()
-    for path in sorted(_KIT.rglob("*.py")):
-        digest.update(path.read_bytes())
-    version, _, _ = importlib.metadata.version("torch").partition("+")  # cpu, cu128
-    return {
-        "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "PyTorch": version,
-        "the kit's code": digest.hexdigest()[:8],
-    }
+def introduce(me: int, count: int, paths: list[str], folder: str) -> int:
+    """Get ready to be a rank; return how many GPUs are here.
 
-
-def introduce(me: int, hosts: list[str], paths: list[str], folder: str) -> Any:
-    """Get ready to be a rank; return its versions and how many GPUs are here.
-
-    `hosts` are the machines of all ranks, which share its cores, and `paths` is where
-    the kernel finds modules. Where threads stand is written to a file in the folder, at
-    SIGUSR2 and where C++ code ends the process.
+    `count` is how many ranks share the cores, and `paths` is where the kernel finds
+    modules. Where threads stand is written to a file in the folder, at SIGUSR2 and
+    where C++ code ends the process.
     """
     sys.path += [path for path in paths if path not in sys.path]
-    share = max(1, (find_cores() or 1) // hosts.count(hosts[me]))
+    share = max(1, (find_cores() or 1) // count)
     os.environ["OMP_NUM_THREADS"] = str(share)
     import torch.distributed  # with all that `join` needs: there others wait
 
-    if torch.get_num_threads() != share:  # an engine of a reader has loaded it before
-        torch.set_num_threads(share)
     file = open(Path(folder, f"stacks-{me}"), "w")  # noqa: SIM115
     faulthandler.enable(file)
     faulthandler.register(signal.SIGUSR2, file)
-    return {**read_versions(), "gpus": torch.cuda.device_count()}
+    return torch.cuda.device_count()
 
 
 def join(
-    me: int, members: tuple[int, ...], machines: list[Any], path: str, seconds: float
+    me: int, members: tuple[int, ...], gpus: int, path: str, seconds: float
 ) -> dict[str, Any]:
     """Make a world of some ranks, the only one of this process; return facts about it.
 
-    They meet in the file at `path`. Each rank has a GPU where all machines have enough.
+    They meet in the file at `path`. Each rank has a GPU where there are enough.
     """
     import torch
     import torch.distributed as dist
 
-    here = machines[me]
     device = "cpu"
-    if all(machines.count(machine) <= machine[1] for machine in machines):
-        device = f"cuda:{machines[:me].count(here)}"
+    if max(members) < gpus:
+        device = f"cuda:{me}"
         torch.cuda.set_device(device)
     loopback = "lo" if sys.platform == "linux" else "lo0"
-    if machines.count(here) == len(machines):  # nobody else need reach them
-        os.environ["GLOO_SOCKET_IFNAME"] = loopback
-    elif os.environ.get("GLOO_SOCKET_IFNAME") == loopback:  # of ranks before these
-        del os.environ["GLOO_SOCKET_IFNAME"]
+    os.environ["GLOO_SOCKET_IFNAME"] = loopback
     if dist.is_initialized():
         dist.destroy_process_group()
     dist.init_process_group(

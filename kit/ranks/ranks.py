@@ -19,12 +19,10 @@ from kit.measuring.settings import Shared
 from kit.mode import is_quick
 from kit.ranks import rank as there
 from kit.ranks.call import Call
-from kit.ranks.clusters import is_running
 from kit.ranks.engines import Engines, name_ranks
 
-#: So many ranks may share a core; where they have a cluster, nobody knows its cores.
+#: So many ranks may share a core.
 _MOST_PER_CORE = 4
-_MOST_ELSEWHERE = 10_000
 #: Stretches are longer than elsewhere: each is a call.
 _STRETCH_SECONDS = 0.1
 #: Of a complete run, so many seconds are timed at once.
@@ -59,8 +57,7 @@ class Ranks:
         `%%px` cells. What it prints appears line by line, after the rank's number.
         Raises RankError where a rank fails or the ranks do not agree; after that, and
         after an interrupt, they can be used again. Where one has died, or did not stop,
-        all start anew, and the error says which `%%px` cells to run again; or, where
-        they have a `cluster`, all are closed, and the error says what to restart.
+        all start anew, and the error says which `%%px` cells to run again.
         """
         name = f"{getattr(function, '__name__', type(function).__name__)}()"
         call = Call(self._engines, self._members, name)
@@ -117,16 +114,14 @@ class Ranks:
         return figures.html_table(["rank", *names], rows, title=title)
 
 
-def start_ranks(n: int, *, timeout: float = 25.0, cluster: Any = None) -> Ranks:
+def start_ranks(n: int, *, timeout: float = 25.0) -> Ranks:
     """Start n processes with a process group, and keep them for many calls.
 
     Each has a GPU of its own where there are enough, else the CPU and its share of the
     cores. Starting takes some seconds. There is one set at a time: a second start
     closes the first. `timeout` is how long, in seconds, ranks wait for each other
-    before that is an error. `cluster` is an ipyparallel Cluster that runs already, for
-    engines on other machines, which share its profile's folder; the kit never ends
-    them. Raises ExperimentError for what cannot be started, on Windows, and where the
-    cluster lacks something; warns where ranks share cores.
+    before that is an error. Raises ExperimentError for what cannot be started, and on
+    Windows; warns where ranks share cores.
 
     >>> with start_ranks(2) as ranks:
     ...     ranks.run(lambda x: x + dist.get_rank(), 10)
@@ -134,11 +129,11 @@ def start_ranks(n: int, *, timeout: float = 25.0, cluster: Any = None) -> Ranks:
     """
     global _engines
     with naming("start_ranks()"):
-        _check(n, timeout, cluster)
+        _check(n, timeout)
         if _engines is not None:
             again = "start_ranks() was called again, and there is one set at a time"
             _engines.close(again)
-        _engines = Engines(n, cluster, timeout)
+        _engines = Engines(n, timeout)
         try:
             _engines.start()
         except BaseException:
@@ -147,7 +142,7 @@ def start_ranks(n: int, *, timeout: float = 25.0, cluster: Any = None) -> Ranks:
     return Ranks(_engines, _engines.ranks)
 
 
-def _check(n: Any, timeout: Any, cluster: Any) -> None:
+def _check(n: Any, timeout: Any) -> None:
     """Refuse what cannot be started; warn where ranks share cores."""
     if sys.platform == "win32":
         raise ExperimentError(
@@ -156,11 +151,11 @@ def _check(n: Any, timeout: Any, cluster: Any) -> None:
         )
     # Not this_machine(): it would load PyTorch first.
     cores = find_cores() or 1
-    most = _MOST_PER_CORE * cores if cluster is None else _MOST_ELSEWHERE
+    most = _MOST_PER_CORE * cores
     if n not in range(1, most + 1) or isinstance(n, (bool, float)):
-        where = "a cluster" if cluster is not None else _count(cores, "core")
         raise ExperimentError(
-            f"n={figures.format_value(n)} is no number of processes for {where}.\n"
+            f"n={figures.format_value(n)} is no number of processes for "
+            f"{_count(cores, 'core')}.\n"
             f"Use a whole number from 1 to {most}: start_ranks(2)."
         )
     if not (isinstance(timeout, (int, float)) and 1 <= timeout <= 86_400):
@@ -168,13 +163,7 @@ def _check(n: Any, timeout: Any, cluster: Any) -> None:
             f"timeout={figures.format_value(timeout)} is not a time to wait.\n"
             "Use seconds, from 1 to a day."
         )
-    if cluster is not None and not is_running(cluster):
-        raise ExperimentError(
-            f"cluster={figures.format_value(cluster)} is no ipyparallel Cluster that "
-            "runs.\n"
-            f"Start one: ipyparallel.Cluster(n={n}).start_cluster_sync()."
-        )
-    if n > cores and cluster is None:
+    if n > cores:
         warnings.warn(
             f"{_count(n, 'rank')} share {_count(cores, 'core')}, so they wait for each "
             "other's turn: what they compute is right, how fast they are says little.",

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from front_end import Kernel
 from helpers import OLDER_CHILDREN, children, refused, wait_until
-from ipyparallel import Cluster
 from torch import nn
 
 import kit
@@ -141,7 +140,6 @@ def test_a_view_is_the_whole_world_of_what_runs_on_it(ranks, which, worlds):
     [
         *(({"n": n}, [f"n={n!r}", "ranks(2)"]) for n in (0, 2.0, True, "2", 10**6)),
         *(({"timeout": t}, ["timeout=", "seconds"]) for t in (0, "20", math.nan, None)),
-        *(({"cluster": c}, ["cluster=", "start_cluster"]) for c in ("a", Cluster(n=1))),
     ],
 )
 def test_what_cannot_be_started_is_refused(asked, words):
