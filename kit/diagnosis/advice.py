@@ -30,8 +30,9 @@ class Advice:
 
     It is a `sentence`, a line of `code`, and a `chapter`. `effect` says whether that
     code changes the result of the training, "" where it does not. `remedy` names the
-    same repair in `kit.diagnosis.repairs`, if it can be tried. "{workers}" in code is a
-    number of workers to try, "{update}" the reader's optimizer with a fused update.
+    same repair in `kit.diagnosis.repairs`, if it can be tried. Filled in are
+    "{workers}", a number of workers to try, "{update}", the reader's optimizer with a
+    fused update, and "{embedding}", what was seen of an embedding.
     """
 
     cause: str
@@ -112,6 +113,10 @@ def _has_a_repair(found: Diagnosis) -> bool:
     return bool(found.find_best([*found.tried]))
 
 
+def _has_dense_embedding(found: Diagnosis) -> bool:
+    return bool(found.dense_embedding)
+
+
 _MORE_WORKERS = (
     "DataLoader(…, num_workers={workers}, persistent_workers=True)  "
     "# kit.tuning.tune_loader finds how many"
@@ -123,8 +128,21 @@ _FROZEN = (
 )
 _ROUNDING = "It changes results by rounding only."
 _LOADING = "04 loading"
+_SPARSE = "nn.Embedding(…, sparse=True)  # with torch.optim.SparseAdam, or SGD"
+_ONLY_TOUCHED = "It changes the training: only rows that a step touches are updated."
 
 ADVICE = [
+    *(
+        Advice(
+            cause,
+            "{embedding}",
+            _SPARSE,
+            "07 memory",
+            _ONLY_TOUCHED,
+            when=_has_dense_embedding,
+        )
+        for cause in ("memory", "optimizer")
+    ),
     Advice(
         "input",
         "The loop waits for a queue or another process: make that one faster, or let "

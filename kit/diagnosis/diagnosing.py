@@ -120,6 +120,7 @@ class _Findings:
     loading: Loading = field(default_factory=Loading)
     #: The line that fuses the update of the loop's own optimizer.
     update: str = ""
+    dense_embedding: str = ""
     remarks: list[str] = field(default_factory=list)
 
 
@@ -221,6 +222,7 @@ def _look(
     findings.profile = profile._replace(trace=profile.trace._replace(written=""))
     with switches.training.looking():
         driver.time(1)
+    findings.dense_embedding = switches.training.dense_embedding
     findings.savings |= _time_hooks(driver, switches.training)
     facts = Facts(profile, switches.training, switches.repairs)
     due = repairs.find_due(facts, try_compile=try_compile)
@@ -377,6 +379,7 @@ def _conclude(
         growth=findings.growth,
         loading=findings.loading,
         update=findings.update,
+        dense_embedding=findings.dense_embedding,
         notes=remarks,
     )
 

@@ -21,6 +21,12 @@ _HOOKS = (
 )
 
 
+#: A gradient of so many numbers costs more than a step of the rows that are touched,
+#: where these are less than this share.
+_LARGE_TABLE = 1_000_000
+_FEW_ROWS = 0.1
+
+
 class Training:
     """The optimizers that a run steps, and the modules whose parameters they update."""
 
@@ -34,8 +40,27 @@ class Training:
         #: Whether a gradient is sparse, and parameters that have got gradients; asked
         #: for by `look`.
         self.has_sparse = False
+        #: Says of a large embedding that its gradient has rows that no step touches.
+        self.dense_embedding = ""
         self._with_gradients: dict[int, Any] = {}
         self._updated: set[int] = set()
+
+    def _note_embeddings(self, root: Any) -> None:
+        """Note a large embedding of which a step touches few rows."""
+        from torch.nn import Embedding
+
+        for name, module in root.named_modules():
+            if not isinstance(module, Embedding) or module.weight.grad is None:
+                continue
+            grad, rows = module.weight.grad, module.num_embeddings
+            if grad.is_sparse or grad.numel() < _LARGE_TABLE:
+                continue
+            touched = int(grad.any(dim=1).sum())
+            if touched < _FEW_ROWS * rows:
+                self.dense_embedding = (
+                    f"A step touches {touched:,} of the {rows:,} rows of the embedding "
+                    f"{name!r}, and its gradient and its update have all of them."
+                )
 
     @property
     def optimizers(self) -> list[Any]:
@@ -77,6 +102,7 @@ class Training:
             for parameter in root.parameters():
                 if parameter.grad is not None and parameter.requires_grad:
                     self._with_gradients[id(parameter)] = parameter
+            self._note_embeddings(root)
         for parameter in self.list_parameters():
             if parameter.grad is not None and parameter.grad.is_sparse:
                 self.has_sparse = True

@@ -75,6 +75,8 @@ class Diagnosis:
     loading: Loading = field(default_factory=lambda: Loading("loader"))
     #: The line that fuses the update of the loop's own optimizer, "" for none.
     update: str = ""
+    #: What is said of an embedding whose gradient is dense without need.
+    dense_embedding: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -97,11 +99,14 @@ class Diagnosis:
             code, effect = "", ""
         else:
             code, effect = advice.code, advice.effect
-        return dataclasses.replace(advice, code=self._fill(code), effect=effect)
+        sentence = self._fill(advice.sentence)
+        filled = {"sentence": sentence, "code": self._fill(code), "effect": effect}
+        return dataclasses.replace(advice, **filled)
 
     def _fill(self, text: str) -> str:
         """Fill numbers and names of this loop into a label or a line of code."""
         text = text.replace("{workers}", str(count_workers_to_try(self)))
+        text = text.replace("{embedding}", self.dense_embedding)
         return fill(text.replace("{update}", self.update), self.profile)
 
     def _find_winner(self) -> str:

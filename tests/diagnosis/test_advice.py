@@ -195,3 +195,26 @@ def test_the_line_to_change_names_the_readers_own_optimizer(kind):
     set_by_it = "fused" if kind == "SGD" else "foreach"
     assert found.update == f"torch.optim.{kind}(…, {set_by_it}=True)"
     assert "AdamW" not in repr(found)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_dense_gradient_of_a_large_embedding_is_named(is_sparse):
+    table = nn.Embedding(20_000, 64, sparse=is_sparse)
+    model = nn.Sequential(table, nn.Linear(64, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def look_up(*, clock):
+        while True:
+            optimizer.zero_grad()
+            model(torch.randint(20_000, (8,))).sum().backward()
+            optimizer.step()
+            clock.work(0.001)
+            yield 8
+
+    clock = FakeClock()
+    with simulating(clock):
+        found = kit.diagnose(look_up, seconds=4.0, clock=clock)
+    assert ("of the 20,000 rows" in found.dense_embedding) is not is_sparse
+    told = dataclasses.replace(found, verdict="memory", tried={}, untried={}).advice
+    assert ("sparse=True" in told.code) is not is_sparse
+    assert ("20,000 rows" in told.sentence) is not is_sparse
