@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     _check(parser, options, unknown)
     from kit import diagnosis
-    from kit.script import Script, beside_scripts, load_function
+    from kit.diagnosis.script import Script, beside_scripts, load_function
 
     try:
         knobs = {"seconds": options.seconds, "try_compile": options.try_compile}

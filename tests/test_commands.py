@@ -24,10 +24,10 @@ from trials import make_machine, rate_trial, run_trial
 
 from kit import diagnosis
 from kit.__main__ import main
+from kit.diagnosis.script import Script, load_function
 from kit.errors import ExperimentError
 from kit.measuring.report import Comparison
 from kit.measuring.verdict import Ratio
-from kit.script import Script, load_function
 from kit.teaching import Claim
 
 CPU, GPU, CHAPTER = "imaginary-2-cores", "imaginary-gpu", "00_made_up"
