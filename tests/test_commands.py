@@ -98,6 +98,8 @@ WORDS += [("diagnose train.py", 2, "--script train.py")]
 WORDS += [("diagnose --script train.py --seed 3", 2, "put `--` before the script's")]
 WORDS += [("diagnose --script train.py seed=3", 2, "put `--` before the script's")]
 WORDS += [("diagnose train.py:train --seed 3", 2, "unknown: --seed")]
+EACH = "diagnose --script train.py --optimizer-steps-per-step"
+WORDS += [(f"{EACH} {n}", 2, "no number of 1 or more") for n in (0, "x", "1.5")]
 WORDS += [("diagnose absent.py:train", 2, "there is no file absent.py here")]
 WORDS += [("diagnose train.py:absent", 1, "train.py has no absent")]
 WORDS += [("diagnose train.py:train seconds=13", 1, "error: train ended after 1")]

@@ -1,6 +1,7 @@
 """A diagnosis concludes no more than was measured, and tries what the profile shows."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from experiments import profile
@@ -142,3 +143,14 @@ def test_a_diagnosis_spends_its_seconds_on_costs_that_the_profile_shows(
     if known.threads == 1:  # there is no other number on one core
         due = [name for name in due if name != "threads"]
     assert list(found) == due
+
+
+@pytest.mark.parametrize("threads, fits", [(32, True), (64, True), (16, False)])
+def test_logical_cores_are_no_reason_to_try_another_number_of_threads(
+    monkeypatch, threads, fits
+):
+    """PyTorch takes one thread for each physical core."""
+    machine = SimpleNamespace(cores=64)
+    monkeypatch.setattr("kit.diagnosis.profiling.this_machine", lambda: machine)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical=True: 64 if logical else 32)
+    assert profile(threads=threads).fits_cores is fits
