@@ -203,6 +203,11 @@ def test_every_choice_has_its_tick(xs):
     assert texts_of(axes.get_xticklabels()) == [f"{x:,}" for x in xs]
 
 
+def test_large_round_numbers_are_written_short():
+    (axes,) = line([5] * 3, [1, 1000, 10**7], logx=True).axes
+    assert texts_of(axes.get_xticklabels()) == ["1", "1 k", "10 M"]
+
+
 def test_bytes_are_written_as_memory():
     (axes,) = line([0, 1e8, 15e7], ylabel="bytes of memory").axes
     assert "100 MB" in texts_of(axes.get_yticklabels())

@@ -35,6 +35,8 @@ _MARKERS = "os^DvP"
 _WHISKER = {"fmt": "none", "capsize": 3.5, "elinewidth": 1.4, "zorder": 5}
 #: An axis ends so many times beyond the largest value, however long intervals are.
 _MOST_REACH = 1.5
+#: Round numbers up to so much or more are written in thousands and millions.
+_LARGE = 1e6
 #: A line of more points has small markers, and an alt text of its ends only.
 _MANY_POINTS = 20
 
@@ -267,8 +269,12 @@ def _label(axes: Axes, along: str, label: str) -> None:
     axis.set_major_formatter(format_bytes if is_bytes(label) else "{x:,.9g}")
     if axis.get_scale() != "log":
         return
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
+    ticks = axis.get_majorticklocs()
+    are_round = all(float(f"{tick:.3g}") == tick for tick in ticks)
+    if are_round and min(ticks) >= 1 and max(ticks) >= _LARGE and not is_bytes(label):
+        axis.set_major_formatter(EngFormatter())  # else they touch: 1 M, 10 M
     axis.set_minor_formatter(NullFormatter())
     if not isinstance(axis.get_major_locator(), LogLocator):
         return

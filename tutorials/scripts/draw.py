@@ -9,6 +9,7 @@ drawn in the notebooks, by `tutorials/drawing.py` too.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 TUTORIALS = Path(__file__).parents[1]
@@ -16,6 +17,7 @@ IMAGES = TUTORIALS.parent / "images"
 sys.path.insert(0, str(TUTORIALS))
 
 from drawing import Drawing  # noqa: E402
+from drawings_01 import draw_path  # noqa: E402
 
 #: How many bits each format has for the exponent and for the mantissa.
 BITS = {
@@ -51,31 +53,6 @@ def draw_rounds() -> Drawing:
         blocks.append((11.3, 13, "close both", "zone"))
         drawing.lane(row, f"round {row}", blocks)
     drawing.arrow((0, 2.3), (13, 2.3), "time")
-    return drawing
-
-
-def draw_path() -> Drawing:
-    """Draw the stations of an operation."""
-    stations = {
-        "Python": "finds the method,\nenters C++",
-        "dispatcher": "reads arguments,\nchooses the code",
-        "autograd": "notes how to go\nback, if needed",
-        "allocator": "makes a tensor,\nfinds its memory",
-        "kernel": "does the\narithmetic",
-    }
-    drawing = Drawing(
-        "What does each station cost?",
-        columns=15,
-        rows=2.4,
-        alt=f"Five boxes in a row: {', '.join(stations)}",
-    )
-    for number, (name, does) in enumerate(stations.items()):
-        left = 3 * number
-        role = "measured" if name == "kernel" else "zone"
-        drawing.box(left, 0.1, 2.6, 0.8, name, role)
-        drawing.box(left, 1.0, 2.6, 1.2, does)
-        if number:
-            drawing.arrow((left - 0.4, 0.5), (left, 0.5))
     return drawing
 
 
@@ -535,7 +512,7 @@ DRAWINGS = {
     "rounds": draw_rounds,
     "00_stopwatches": draw_stopwatches,
     "00_turns": draw_turns,
-    "01_path": draw_path,
+    "01_path": partial(draw_path, "What does each station cost?"),
     "01_pieces": draw_pieces,
     "02_self_and_total": draw_self_and_total,
     "03_overlap": draw_overlap,
