@@ -25,12 +25,12 @@ STATIONS = {
 def draw_path(title: str, prices: Mapping[str, str] | None = None) -> Drawing:
     """Draw the stations of an operation, with a price under each where there is one."""
     prices = prices or {}
-    told = "; ".join(f"{name}: {price}" for name, price in prices.items())
+    told = "".join(f"; {name}: {price}" for name, price in prices.items())
     drawing = Drawing(
         title,
         columns=15,
         rows=3.4 if prices else 2.4,
-        alt=f"Five boxes in a row: {', '.join(STATIONS)}. {told}",
+        alt=f"Five boxes in a row: {', '.join(STATIONS)}{told}",
     )
     for number, (name, does) in enumerate(STATIONS.items()):
         left = 3 * number
