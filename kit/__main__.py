@@ -26,9 +26,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import runpy
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,8 +37,6 @@ from kit.machine import this_machine
 _RUNS = "{} runs in this folder, once, and writes there what it always writes."
 #: What an interrupted diagnosis says at most.
 _MOST_LINES = 4
-#: Whose lines say nothing about a script's own error.
-_NOT_OWN = (str(Path(__file__).parent), "<frozen runpy>", runpy.__file__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,9 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ExperimentError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except Exception as error:
-        print(format_error(error), end="", file=sys.stderr)
-        return 1
     except KeyboardInterrupt as interrupt:
         print(f"interrupted: {interrupt}".splitlines()[0], file=sys.stderr)
         if kept := getattr(interrupt, "diagnosis", None):
@@ -104,17 +97,6 @@ def _check(
         parser.error("diagnose train.py:train, or --script train.py -- its arguments")
 
 
-def format_error(error: BaseException) -> str:
-    """Write an error as Python does, without the lines of the kit."""
-    written = traceback.TracebackException.from_exception(error)
-    each: traceback.TracebackException | None = written
-    while each is not None:
-        own = [line for line in each.stack if not line.filename.startswith(_NOT_OWN)]
-        each.stack = traceback.StackSummary.from_list(own)
-        each = each.__cause__ or each.__context__
-    return "".join(written.format())
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Make what reads the words of a command, but what follows `--`."""
     summary, _, examples = (__doc__ or "").partition("\n\n")
@@ -130,7 +112,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--script", type=parse_file, metavar="FILE", help="train.py, as it is")
     each = "--optimizer-steps-per-step"
     add(each, type=parse_count, default=1, metavar="N", help="of a script, 1 as a rule")
-    add("--seconds", type=float, default=40.0, help="how long its trials may take")
+    add("--seconds", type=float, default=60.0, help="how long it may take")
     add("--try-compile", action="store_true", help="try that, too; it takes minutes")
     add("--html", type=Path, metavar="FILE", help="write the report as a page")
     return parser

@@ -14,27 +14,14 @@ class ExperimentError(Exception):
 class RankError(ExperimentError):
     """A call failed on one or more ranks, or the ranks did not agree.
 
-    `ranks` are the culprits, none where the ranks did not agree; `traceback` is that of
-    the culprit that was heard of first, where it raised an error. `answers` is what
-    other ranks had returned, `places` says in lines where they were, and `usable` what
-    is left of the ranks.
+    `ranks` are those on which it failed first, none where they only waited for each
+    other; `traceback` is that of the first one, where it raised an error.
     """
 
-    def __init__(
-        self,
-        message: str,
-        ranks: Any = (),
-        traceback: str = "",
-        *,
-        places: Any = (),
-        usable: str = "",
-    ) -> None:
+    def __init__(self, message: str, ranks: Any = (), traceback: str = "") -> None:
         super().__init__(message)
         self.ranks = tuple(ranks)
         self.traceback = traceback
-        self.answers: dict[int, Any] = {}
-        self.places = tuple(places)
-        self.usable = usable
 
 
 class RecordingError(Exception):

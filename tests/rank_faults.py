@@ -14,14 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 #: Rank 1 does something while rank 0 waits for it. The lines are 3, 4 and 5 of a cell.
 ONE = "if dist.get_rank() == 1:\n    {}\ndist.barrier()"
-#: What the culprit does, by what that is; then whether all ranks start anew after it,
-#: and whether its line is known: the system tells it only of errors and of crashes.
+#: What the culprit does, by what that is; then whether its line is known: the system
+#: tells it only of errors and of crashes.
 CULPRITS = {
-    "raises": ("raise ValueError('no such file')", False, True),
-    "sys.exit": ("sys.exit('enough')", False, True),
-    "os._exit": ("os._exit(12)", True, False),
-    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", True, False),
-    "crashes": ("ctypes.string_at(0)", True, True),
+    "raises": ("raise ValueError('no such file')", True),
+    "sys.exit": ("sys.exit('enough')", True),
+    "os._exit": ("os._exit(12)", False),
+    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", False),
+    "crashes": ("ctypes.string_at(0)", True),
 }
 FEWER = "dist.barrier()\nif dist.get_rank() == 0:\n    dist.barrier()"
 SHAPES = "import torch\nsize = 4 + dist.get_rank()\ndist.all_reduce(torch.ones(size))"

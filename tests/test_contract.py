@@ -33,7 +33,7 @@ NAMES = {
     "on=None unit=None",
     "explore": "panel of='items_per_second' seconds=2.0 repeats=6 within=None "
     "on=None predict=None title=None unit=None",
-    "diagnose": "diagnosis seconds=40.0 try_compile=False",
+    "diagnose": "diagnosis seconds=60.0 try_compile=False",
     "timeline": "diagnosis steps=3 on=None title=None",
     "guess": "teaching unit='×'",
     "claim": "teaching expect='faster' at_least=None otherwise=… open=False",

@@ -23,36 +23,9 @@ from torch.autograd.profiler import profile
 from torch.distributed.distributed_c10d import AllgatherOptions
 from torch.utils.checkpoint import checkpoint
 
-from kit.tuning import Line, fit_line, predict_loader
+from kit.tuning import Line, fit_line
 
 SOME = st.integers(1, 1000).map(lambda n: n / 100)
-
-
-@given(st.integers(1, 6), SOME, SOME)
-def test_a_simulated_loader_is_as_fast_as_was_predicted(workers, load, step):
-    """Workers make two batches ahead, in turn; the main process takes them in order."""
-    made, begun, free = [], [], 0.0
-    for number in range(400):
-        earlier = made[number - workers] if number >= workers else 0.0
-        room = begun[number - 2 * workers] if number >= 2 * workers else 0.0
-        made.append(max(earlier, room) + load)
-        begun.append(max(free, made[number]))
-        free = begun[number] + step
-    times = {"load_seconds": load, "step_seconds": step}
-    assert predict_loader(workers, **times) == pytest.approx(free / 400, rel=0.02)
-
-
-#: Load and step share the cores; waiting needs none, nor does the step of a GPU.
-SHARED = [(0, {"waiting_seconds": 0.7, "cores": 1}, 0.9)]
-SHARED += [(100, {"cores": 2}, 0.45), (100, {"cores": 2, "step_cores": 0}, 0.4)]
-SHARED += [(100, {"cores": 2, "waiting_seconds": 0.7}, 0.1)]
-SHARED += [(100, {"cores": 2, "step_cores": 2}, 0.5)]
-
-
-@pytest.mark.parametrize(("workers", "more", "seconds"), SHARED)
-def test_cores_are_shared_by_all_that_computes(workers, more, seconds):
-    times = {"load_seconds": 0.8, "step_seconds": 0.1}
-    assert predict_loader(workers, **times, **more) == pytest.approx(seconds)
 
 
 @given(st.dictionaries(st.integers(1, 500), SOME, min_size=2, max_size=6))

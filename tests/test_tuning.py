@@ -3,7 +3,6 @@
 import math
 import random
 import traceback
-from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 
@@ -58,17 +57,13 @@ def tune(quick, clock):
 def test_the_fewest_workers_that_are_enough_are_found(tune, load, step, best):
     tuning = tune(load, step)
     assert tuning.num_workers == best
-    assert list(tuning.predicted) == [0, *WORKERS]
-    for count, rate in tuning.predicted.items():
-        slowest = max(load / count, step) if count else load + step
-        assert rate == pytest.approx(1 / slowest, rel=0.02)
-    for told in (repr(tuning), tuning._repr_html_()):
-        assert f"num_workers={best})" in told and "Predicted" in told
-        assert ("num_workers=[16]" in told) == (best == 8), "more may be faster yet"
+    assert [trial.knobs["num_workers"] for trial in tuning.trials] == [0, *WORKERS]
+    for said in (repr(tuning), tuning._repr_html_()):
+        assert f"num_workers={best})" in said
+        assert ("num_workers=[16]" in said) == (best == 8), "more may be faster yet"
 
 
-def test_what_lies_on_either_side_is_measured_and_not_only_predicted(tune, monkeypatch):
-    assert [t.knobs["num_workers"] for t in tune(0.04, 0.01).trials] == [0, 3, 4, 8]
+def test_workers_that_are_slower_than_none_are_not_advised(tune, monkeypatch):
     # At full length: two steps may be of batches that were ready.
     monkeypatch.delenv("KIT_QUICK")
     assert tune(0.040, 0.020, slower=20.0).num_workers == 0
@@ -81,15 +76,8 @@ def test_nobody_gets_more_workers_than_cores_unasked(tune, monkeypatch, cores, c
     """Of 64 cores 128 workers were started, against PyTorch's own warning."""
     machine = SimpleNamespace(cores=cores)
     monkeypatch.setattr("kit.tuning.this_machine", lambda: machine)
-    assert list(tune(0.040, 0.0, num_workers=None).predicted) == counts
-
-
-def test_a_step_on_two_cores_leaves_none_for_workers(tune, monkeypatch):
-    seconds = iter(0.08 * n for n in range(1_000_000))
-    monkeypatch.setattr("kit.clock.processor_seconds", lambda: next(seconds))
-    monkeypatch.setattr("kit.tuning.this_machine", lambda: SimpleNamespace(cores=2))
-    # In the 0.05 s of a batch, cores compute for 0.08 s: 0.04 s of both.
-    assert tune(0.030, 0.020).predicted[8] == pytest.approx(1 / 0.04, rel=0.02)
+    tuning = tune(0.040, 0.0, num_workers=None)
+    assert [trial.knobs["num_workers"] for trial in tuning.trials] == counts
 
 
 def test_batches_of_unequal_sizes_are_not_called_items(quick):
@@ -217,16 +205,19 @@ TIMES = {
 @pytest.mark.parametrize("name", MEMORY)
 def test_the_largest_never_goes_over_and_the_size_is_fast(search, name, time):
     bytes_at, seconds_at = MEMORY[name], TIMES[time]
-    found = search(bytes_at, seconds_at)
+    found = search(bytes_at, seconds_at, seconds=1e6)
     true = next(b for b in range(60_000, 0, -1) if bytes_at(b) <= 1000 * MB)
-    assert found.largest <= true
-    assert found.largest >= 0.7 * true, [*found.trials]
-    assert found.trials_made <= 5
+    assert 0.7 * true <= found.largest <= true, [*found.trials]
     size, best = found.batch_size, max(b / seconds_at(b) for b in range(1, true + 1))
     least = 0.85 if time == "slower beyond the cache" else 0.9  # between two sizes
     assert size in found.trials and size / seconds_at(size) >= least * best
     peaks = {b: trial.peak_memory_bytes for b, trial in found.trials.items()}
     assert peaks == {b: int(bytes_at(b)) for b in peaks}, "no size pays for libraries"
+
+
+def test_steps_that_take_long_end_the_search(search):
+    found = search(MEMORY["tiny samples"], line(0.0, 0.01), seconds=2.0)
+    assert found.largest == 32, "a step of 64 takes more than a quarter of 2 s"
 
 
 @pytest.mark.parametrize("scatter", [0.0, 0.3])
@@ -237,11 +228,11 @@ def test_the_sentence_claims_what_the_table_shows(search, scatter):
     def seconds_at(size):
         return (0.03 + 0.01 * size) * math.exp(dice.gauss(0, scatter))
 
-    found = search(MEMORY["mostly activations"], seconds_at, seconds=0.2)
+    found = search(MEMORY["mostly activations"], seconds_at, seconds=20.0)
     speeds = {size: trial.items_per_second for size, trial in found.trials.items()}
-    enough = [n for n in speeds if speeds[n] >= 0.97 * max(speeds.values())]
+    enough = [n for n in speeds if speeds[n] >= 0.95 * max(speeds.values())]
     assert found.batch_size == min(enough)
-    assert f"={found.batch_size} is as fast as any size tried, within 3%" in repr(found)
+    assert f"={found.batch_size} is as fast as any size tried, within 5%" in repr(found)
     low, high = map(format_number, found.trials[found.batch_size].spread)
     assert f"[{low}, {high}]" in found._repr_html_() and "range of its runs" in repr(
         found
@@ -254,32 +245,15 @@ def test_what_a_finder_tries_is_in_no_recording(search):
     assert len(JOURNAL) == before
 
 
-def test_the_largest_is_called_tried_only_if_it_was(search):
-    far = search(line(20 * MB, 0.01 * MB), line(0.1, 0.01))
-    near = search(MEMORY["tiny samples"], line(0.1, 0.01), most=4)
-    assert far.largest not in far.trials and "should fit" in far.finding()
-    assert [*near.trials] == [4] and "4 fits" in near.finding()
+def test_a_small_model_that_barely_fits_gets_a_single_sample(search):
     one = search(line(500 * MB, 300 * MB))
-    assert ([*one.too_large], one.batch_size, one.largest) == ([8], 1, 1)
-
-
-def test_a_size_that_fits_only_just_is_tried_twice_and_the_worse_counts(search):
-    """The memory of one size differed by 8 % from one start to the next."""
-    starts = Counter()
-
-    def bytes_at(size):
-        starts[size] += 1
-        return (500 + 7.5 * size + 8 * starts[size]) * MB
-
-    found = search(bytes_at, most=64)
-    assert 64 in found.too_large
-    assert found.repeated[0] == 64
-    assert found.largest < 64
+    assert (sorted(one.too_large), one.batch_size, one.largest) == ([2, 4, 8], 1, 1)
+    assert "1 fits into" in one.finding()
 
 
 def test_running_out_of_memory_is_an_answer(search):
     error = RuntimeError("[enforce fail] can't allocate memory: 8")
-    found = search(line(50 * MB, 10 * MB), line(0.1, 0.01), error=error)
+    found = search(line(50 * MB, 10 * MB), error=error)
     assert math.inf in found.too_large.values()
     assert found.largest == max(found.trials) <= 25
     assert "ran out" in repr(found) and "too much" in found._repr_html_()
@@ -290,7 +264,7 @@ def test_no_trial_takes_what_the_machine_lacks(search, monkeypatch):
         return max(40.0, 30 + size / 2) * MB
 
     def find_most():
-        found = search(hidden, line(0.0, 0.01))
+        found = search(hidden, line(0.0, 0.01), seconds=1e6)
         return hidden(max([*found.trials, *found.too_large]))
 
     assert find_most() > 90 * MB
@@ -363,5 +337,5 @@ def test_more_workers_are_advised_only_where_they_are_faster_for_sure():
         two = rate_trial(times, knobs={"num_workers": 2})
         four = rate_trial(1.04, knobs={"num_workers": 4})
         labels = ["none", "two", "four"]
-        found = LoaderTuning([none, two, four], labels, predicted={0: 1, 2: 2, 4: 2})
+        found = LoaderTuning([none, two, four], labels)
         assert found.num_workers == best

@@ -3,11 +3,11 @@
 From the bottom up: `once` drives a run that is started once, `wrapping` lets it call
 something else, `tracing` records it, `profiling` parts its steps into phases. `batches`
 keeps what loaders give, `modules` finds optimizers and modules. `switches` leave causes
-out of that run, `repairing` has those that apply a repair, `repairs` the table of when
-each is tried. `steps` watches how long its steps take, `trials` makes blocks with and
-without, `saving` is what they show. `causes` is the table of what can be said,
-`verdict` chooses, `report` tells it. `diagnosing` holds them together; `timeline`
-draws.
+out of that run, `repairing` has those that apply a repair, `repairs` is the table of
+when each is tried, `named` the table of what is not. `trials` makes blocks with and
+without, `saving` is what they show. `causes` has the words, `verdict` chooses, `advice`
+is the table of what to do, `report` tells it. `diagnosing` holds them together;
+`timeline` draws; `script` makes a script something that can be driven.
 """
 
 from kit.diagnosis.diagnosing import diagnose

@@ -31,8 +31,8 @@ class Advice:
     It is a `sentence`, a line of `code`, and a `chapter`. `effect` says whether that
     code changes the result of the training, "" where it does not. `remedy` names the
     same repair in `kit.diagnosis.repairs`, if it can be tried. Filled in are
-    "{workers}", a number of workers to try, "{update}", the reader's optimizer with a
-    fused update, and "{embedding}", what was seen of an embedding.
+    "{workers}", a number of workers to try, and "{update}", the reader's optimizer with
+    a fused update.
     """
 
     cause: str
@@ -60,7 +60,7 @@ def count_workers_to_try(found: Diagnosis) -> int:
     return max(1, min(max(2, 2 * found.loading.workers), found.profile.cores))
 
 
-def tell_competition(savings: Mapping[str, Saving], profile: Profile) -> str:
+def describe_competition(savings: Mapping[str, Saving], profile: Profile) -> str:
     """Say that workers take cores from the training, where the loop hardly waits."""
     waits = profile.shares.get("input", 0.0)
     loading = savings.get("input")
@@ -87,7 +87,7 @@ def _has_enough_workers(found: Diagnosis) -> bool:
     """Return whether there are as many workers as cores, or they compete for them."""
     loading = found.loading
     is_full = loading.workers >= found.profile.cores
-    competes = bool(tell_competition(found.savings, found.profile))
+    competes = bool(describe_competition(found.savings, found.profile))
     return loading.kind == "workers" and (is_full or competes)
 
 
@@ -113,10 +113,6 @@ def _has_a_repair(found: Diagnosis) -> bool:
     return bool(found.find_best([*found.tried]))
 
 
-def _has_dense_embedding(found: Diagnosis) -> bool:
-    return bool(found.dense_embedding)
-
-
 _MORE_WORKERS = (
     "DataLoader(…, num_workers={workers}, persistent_workers=True)  "
     "# kit.tuning.tune_loader finds how many"
@@ -128,21 +124,8 @@ _FROZEN = (
 )
 _ROUNDING = "It changes results by rounding only."
 _LOADING = "04 loading"
-_SPARSE = "nn.Embedding(…, sparse=True)  # with torch.optim.SparseAdam, or SGD"
-_ONLY_TOUCHED = "It changes the training: only rows that a step touches are updated."
 
 ADVICE = [
-    *(
-        Advice(
-            cause,
-            "{embedding}",
-            _SPARSE,
-            "07 memory",
-            _ONLY_TOUCHED,
-            when=_has_dense_embedding,
-        )
-        for cause in ("memory", "optimizer")
-    ),
     Advice(
         "input",
         "The loop waits for a queue or another process: make that one faster, or let "
@@ -218,9 +201,9 @@ ADVICE = [
     ),
     Advice(
         "python",
-        "Your own code takes the time. What each step needs, such as sampling, has to "
-        "become quicker; what it does not need, such as logging, may come every "
-        "hundred steps.",
+        "Your own code takes the time. What each step needs, such as sampling or "
+        "hooks, has to become quicker; what it does not need, such as logging, may "
+        "come every hundred steps.",
         "if step % 100 == 0: ...  # what a step does not need: log, save, metrics",
         "02 profiling",
     ),
@@ -261,12 +244,6 @@ ADVICE = [
         "A setting makes the same work expensive: change it, if you do not need it.",
         "torch.autograd.set_detect_anomaly(False)",
         "01 how PyTorch runs",
-    ),
-    Advice(
-        "hooks",
-        "Hooks of modules take the time: remove those that you do not need.",
-        "handle.remove()  # of what register_forward_hook has returned",
-        "02 profiling",
     ),
     Advice(
         "compute",

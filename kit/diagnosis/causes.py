@@ -14,7 +14,6 @@ CAUSES = {
     "optimizer": "the update of parameters",
     "threads": "this number of threads",
     "settings": "a setting that makes the same work expensive",
-    "hooks": "hooks of modules",
     "compute": "arithmetic",
     "memory": "moving numbers through memory",
     "healthy": "nothing",

@@ -12,7 +12,6 @@ import functools
 import itertools
 import math
 import re
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from kit.diagnosis.once import OnceVariant, RunEnded, refuse_short_run
 from kit.diagnosis.tracing import WAITING, WAITING_FOR_QUEUE, Event, Sample, Trace
 from kit.diagnosis.wrapping import (
     BACKWARD,
-    CLOSURE,
     LOADER,
     WAIT,
     Work,
@@ -34,19 +32,15 @@ from kit.diagnosis.wrapping import (
 )
 from kit.machine import this_machine
 from kit.measuring.experiment import Experiment
-from kit.measuring.records import Stretch
 from kit.measuring.run import Driver, Variant
 from kit.mode import is_quick
 from kit.progress import Progress
 
-#: Seconds of plain steps before and after, and of recorded ones; most steps and events.
-_PLAIN_SECONDS, _LOOK_SECONDS, _RECORDED_SECONDS = 0.3, 0.4, 1.0
-_LEAST_STEPS, _MOST_STEPS, _MOST_EVENTS = 5, 60, 150_000
-#: Looks at the reader's lines need more steps than the profile does, where those are
-#: short.
-_MOST_LOOKED_AT = 200
-#: Recorded steps that are longer than plain ones by more show what disturbed them.
-_BLURRED = 1.0
+#: Seconds of plain steps before and after, and of recorded ones; most of these.
+_PLAIN_SECONDS = 0.3
+_RECORDED_SECONDS = 0.5
+_LEAST_STEPS = 5
+_MOST_STEPS = 60
 #: Of steps that are longer, single ones are recorded.
 LONG_STEP_SECONDS = 0.5
 #: A pause between operations that is so many operations long is the reader's own code.
@@ -66,11 +60,6 @@ _WAITS = {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchroniz
 _COPIES = {"cudaMemcpyAsync", "cudaMemcpyAsync HtoD", "cudaMemcpyAsync DtoH"}
 _COPIES |= {"cudaMemcpy", "cudaMemcpy HtoD", "cudaMemcpy DtoH"}
 _READS = {"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"}
-#: Arithmetic that updates parameters, clips gradients or averages weights.
-_UPDATE = re.compile(
-    r"aten::(_foreach_\w+|(add|sub|mul|div|neg|sqrt|addcmul|addcdiv|lerp|clamp"
-    r"|clamp_max|copy|pow|square|sum|norm|linalg_vector_norm)_?)"
-)
 _ARITHMETIC = re.compile(
     r"aten::_?(addmm|mm|bmm|baddbmm|addmv|mv|dot|sparse_addmm|scaled_mm|int_mm"
     r"|(mkldnn_|cudnn_|slow_|thnn_)?conv\w*|mkldnn_rnn_layer(_backward)?"
@@ -90,8 +79,7 @@ _KERNELS = re.compile(
     re.I,
 )
 _TRAINING = ("forward", "backward")
-_ACROSS = ("python", "compute", "memory", "other", "overhead", "optimizer", "loops")
-_ACROSS += ("waiting",)
+_ACROSS = ("python", "compute", "memory", "other", "overhead", "optimizer", "waiting")
 
 
 class Segment(NamedTuple):
@@ -106,40 +94,25 @@ class Segment(NamedTuple):
 class Profile(NamedTuple):
     """What one profiled run showed in one process.
 
-    `shares` part the main thread's wall time. Across them lie "compute" (matrix
-    products and the like), "memory" (operations that mostly move numbers), "other"
-    (sorting and the like), "overhead" (what operations cost before they do anything),
-    "optimizer" (all updates), "loops" (those outside of `optimizer.step()`) and
-    "waiting" (for other threads): `across` has their fractions of each step, over the
-    mean step. `lines` are the reader's, by phase, with
-    their shares of it; `inner` are a framework's below them. `slowest` is the operation
-    that took most of forward and backward, with its share of the step.
+    `shares` part the main thread's wall time. Across them lie, as fractions of it,
+    "compute" (matrix products and the like), "memory" (operations that mostly move
+    numbers), "other" (sorting and the like), "overhead" (what operations cost before
+    they do anything) and "waiting" (for other threads). `lines` are the reader's, by
+    phase, with their shares of it; `inner` are a framework's below them. `slowest` is
+    the operation that took most of forward and backward, with its share of the step.
     """
 
     trace: Trace
     segments: list[Segment]
     shares: dict[str, float]
-    across: dict[str, list[float]]
+    across: dict[str, float]
     slowest: str
     lines: dict[str, list[str]]
     inner: dict[str, list[str]]
     step_seconds: float
-    inflation: float
     threads: int
     children: int
     processes: int
-
-    def mean(self, name: str) -> float:
-        """Return the fraction of a step that lies across the phases."""
-        return statistics.fmean(self.across[name])
-
-    @property
-    def is_blurred(self) -> bool:
-        """Whether recording made steps so much longer that shares say little.
-
-        To record what a device does may take as long as the steps themselves.
-        """
-        return self.inflation > _BLURRED and not self.trace.devices
 
     @property
     def other_threads(self) -> int:
@@ -169,7 +142,6 @@ def record_alone(
     knobs: Mapping[str, object],
     progress: Progress,
     *,
-    seconds: float,
     on: Any = None,
     steps: int | None = None,
 ) -> list[Profile]:
@@ -199,34 +171,22 @@ def record(driver: Any, steps: int | None = None) -> list[Profile]:
     recorded, by default as many as about a second holds. Returns a profile of each
     process. Raises ExperimentError where it cannot be profiled.
     """
-    is_long = driver.step_seconds > LONG_STEP_SECONDS and not steps
     children = len(driver.find_children())
-    plain = [_run(driver, _count_steps(driver, _PLAIN_SECONDS))]
-    wanted = 1
-    if not is_long:
-        wanted = _count_steps(driver, _LOOK_SECONDS, _MOST_LOOKED_AT)
-    watch = functools.partial(_watch_steps, steps=wanted + 1)
-    looks = driver.on_each(watch)
-    traces = [look.trace for look in looks]
-    if not is_long:
-        # The sampler is a thread, which makes pauses: it looks at steps of its own.
-        first = traces[0]
-        room = _MOST_EVENTS * (len(first.marks) - 1) // max(1, len(first.main))
-        steps = min(steps or _count_steps(driver, _RECORDED_SECONDS), max(1, room))
-        traces = driver.on_each(functools.partial(_record_steps, steps=steps + 1))
-        plain.append(_run(driver, _count_steps(driver, _PLAIN_SECONDS)))
+    plain = _count_steps(driver, _PLAIN_SECONDS)
+    before = driver.time(plain)
+    steps = steps or _count_steps(driver, _RECORDED_SECONDS)
+    looks = driver.on_each(functools.partial(_watch_steps, steps=steps + 1))
+    # The sampler is a thread, which makes pauses: it looks at steps of its own.
+    traces = driver.on_each(functools.partial(_record_steps, steps=steps + 1))
+    after = driver.time(plain)
     here = driver.on_each(look_around)
-    seconds = sum(b.seconds for b in plain) / sum(b.steps for b in plain)
-    facts = {"step_seconds": seconds, "children": children, "processes": len(traces)}
+    seconds = (before.seconds + after.seconds) / (before.steps + after.steps)
+    facts = {"step_seconds": seconds, "children": children, "processes": len(looks)}
     is_script = driver.variant.experiment.is_script
-    processes = zip(
-        traces,
-        [look.trace for look in looks],
-        [look.samples for look in looks],
-        here,
-        strict=True,
-    )
-    return [_make_profile(*each, facts, is_script) for each in processes]
+    return [
+        _make_profile(trace, look, *around, facts, is_script)
+        for trace, look, around in zip(traces, looks, here, strict=True)
+    ]
 
 
 class Look(NamedTuple):
@@ -246,7 +206,7 @@ def _watch_steps(driver: Driver, steps: int) -> Look:
 def _record_steps(driver: Driver, steps: int) -> Trace:
     """Record steps in the process that makes them; of the first one nothing is kept."""
     with tracing.profiling() as written:
-        _run(driver, steps)
+        driver.time(steps)
     return tracing.read_trace(written)
 
 
@@ -257,15 +217,11 @@ def look_around(_: object = None) -> tuple[float, int]:
     return tracing.measure_operation(), torch.get_num_threads()
 
 
-def _run(driver: Driver, steps: int) -> Stretch:
-    return driver.time(steps)
-
-
-def _count_steps(driver: Driver, seconds: float, most: int = _MOST_STEPS) -> int:
+def _count_steps(driver: Driver, seconds: float) -> int:
     per_step = max(driver.step_seconds, 1e-6)
     if is_quick() or per_step > LONG_STEP_SECONDS:
         return 1
-    return min(most, max(_LEAST_STEPS, math.ceil(seconds / per_step)))
+    return min(_MOST_STEPS, max(_LEAST_STEPS, math.ceil(seconds / per_step)))
 
 
 # What the main thread does when
@@ -300,24 +256,19 @@ def part(
 def _find_operations(trace: Trace) -> Iterator[tuple[Event, str]]:
     """Yield what no other event holds, with its phase as far as its name tells it.
 
-    What an optimizer does between the calls of a closure is its own.
+    An update that holds a backward pass calls a closure: it is looked through.
     """
     starts = [event.start for event in trace.main]
-    until = step_until = closure_until = 0
+    until = 0
     for number, event in enumerate(trace.main):
         if event.start < until:
             continue
-        if event.name == CLOSURE:
-            closure_until = event.stop
-            continue
         inner = trace.main[number : bisect.bisect_left(starts, event.stop)]
-        names = {event.name, *(e.name for e in inner)}
-        if event.name.startswith(_STEP) and CLOSURE in names:
-            step_until = event.stop
+        names = {event.name, *(each.name for each in inner)}
+        if event.name.startswith(_STEP) and BACKWARD in names:
             continue
         if phase := _name_phase(event, names, bool(trace.devices)):
-            is_own = event.start < step_until and event.start >= closure_until
-            yield event, "optimizer" if is_own else phase
+            yield event, phase
             until = event.stop
 
 
@@ -342,27 +293,24 @@ def _place(
 ) -> Iterator[tuple[Event, str]]:
     """Yield operations with their phase by their place in the step.
 
-    What writes in place after the last `optimizer.step()`, as arithmetic does, is an
-    update, too, and the arithmetic around it with it: by hand, or an average.
+    What follows the last backward pass belongs to the update that comes after it, such
+    as clipping gradients; what follows the last update is the reader's own code.
     """
-    marks = trace.marks
-    groups = itertools.groupby(found, lambda f: bisect.bisect(marks, f[0].start))
+    groups = itertools.groupby(found, lambda f: bisect.bisect(trace.marks, f[0].start))
     for _, group in groups:
         step = [*group]
         passes = [n for n, (_, phase) in enumerate(step) if phase == "backward"]
-        backward = max(passes, default=len(step))
-        updates = [n for n, (e, _) in enumerate(step) if e.name.startswith(_STEP)]
-        update = max([backward, *updates])
-        rest = [e.name for e, phase in step[update + 1 :] if phase == "forward"]
-        writes = any(n.endswith("_") or "_foreach_" in n for n in rest)
+        names = [event.name for event, _ in step]
+        updates = [n for n, name in enumerate(names) if name.startswith(_STEP)]
         inputs = [n for n, (_, phase) in enumerate(step) if phase == "input"]
+        backward = max(passes, default=len(step))
+        update = max(updates, default=0)
         begin = inputs[0] if inputs and ends_with_update else 0
         for number, (event, phase) in enumerate(step):
-            if phase == "forward" and number < begin:
-                phase = "python"
             if phase == "forward" and number > backward:
-                is_update = writes and _UPDATE.fullmatch(event.name)
-                phase = "optimizer" if number < update or is_update else "python"
+                phase = "optimizer" if number < update else "python"
+            elif phase == "forward" and number < begin:
+                phase = "python"
             yield event, phase
 
 
@@ -433,37 +381,42 @@ def _own_times(events: Sequence[Event]) -> list[float]:
     return own
 
 
+class Weights(NamedTuple):
+    """Nanoseconds of each phase and across them, and of each operation of training."""
+
+    phases: Any
+    operations: Counter[str]
+
+
 def weigh(
     trace: Trace, segments: Sequence[Segment], cost: float, least: float
-) -> list[Counter[str]]:
-    """Return for each step the nanoseconds of each phase, and across the phases.
+) -> Weights:
+    """Return the nanoseconds of each phase, and across the phases.
 
     Across: "compute" is matrix products and the like, "memory" and "other" all other
     operations of forward and backward, "overhead" what operations cost there before
-    they do anything: an operation's own time up to `least`, and the pauses. "loops" are
-    updates outside of `optimizer.step()`. What recording an event costs is taken off
-    each.
+    they do anything: an operation's own time up to `least`, and the pauses. What
+    recording an event costs is taken off each.
     """
-    steps = [Counter[str]() for _ in trace.marks[1:]]
+    now: Any = Counter[str]()
+    operations: Any = Counter[str]()
     events = [*zip(trace.main, _own_times(trace.main), strict=True)]
     number = 0
     for segment in segments:
-        now: Any = steps[bisect.bisect_right(trace.marks, segment.start) - 1]
         took, worked = float(segment.stop - segment.start), 0.0
         while number < len(events) and events[number][0].start < segment.stop:
             event, own = events[number]
             work = max(0.0, own - cost - least)
             if segment.phase in _TRAINING:
                 now[name_kind(event.name)] += work
+                operations[event.name] += own
             took, worked, number = took - cost, worked + work, number + 1
         now[segment.phase] += max(0.0, took)
         if segment.phase in _TRAINING:
             now["overhead"] += max(0.0, took - worked)
-        elif segment.phase == "optimizer" and not segment.name.startswith("Optimizer."):
-            now["loops"] += max(0.0, took)
     if trace.devices:
-        _weigh_devices(trace, steps)
-    return steps
+        _weigh_devices(trace, now)
+    return Weights(now, operations)
 
 
 def name_kind(operation: str) -> str:
@@ -477,88 +430,64 @@ def name_kind(operation: str) -> str:
     return "other" if _OTHER.fullmatch(operation) else "memory"
 
 
-def find_slowest(trace: Trace, segments: Sequence[Segment]) -> str:
-    """Return the operation that took most of forward and backward, with its share.
-
-    What the host calls says little about what a device does: then "".
-    """
-    if trace.devices:
-        return ""
-    starts = [segment.start for segment in segments]
-    own: Counter[str] = Counter()
-    events = zip(trace.main, _own_times(trace.main), strict=True)
-    for event, nanoseconds in events:
-        place = bisect.bisect(starts, event.start) - 1
-        if place >= 0 and segments[place].phase in _TRAINING:
-            own[event.name] += int(nanoseconds)
-    whole = trace.marks[-1] - trace.marks[0]
-    for name, nanoseconds in own.most_common(1):
-        short = name.removeprefix("autograd::engine::evaluate_function: ")
-        return f"{short} ({nanoseconds / whole:.0%})"
-    return ""
-
-
-def _weigh_devices(trace: Trace, steps: Sequence[Counter[str]]) -> None:
+def _weigh_devices(trace: Trace, now: Any) -> None:
     """Tell by what a device did: its kernels' time, and what the host takes beyond it.
 
     Where the host needs longer for forward, backward and update than the device is
     busy, the device waits for operations to be started.
     """
-    until = 0
-    for now in steps:
-        host = now["forward"] + now["backward"] + now["optimizer"]
-        # A Counter's own `|=` and `update` would leave what the host has.
-        dict.update(now, {"compute": 0, "memory": 0, "other": 0, "overhead": host})
+    for kind in ("compute", "memory", "other"):
+        now[kind] = 0
+    until = busy = 0
     for event in trace.devices:
         took = max(0, event.stop - max(event.start, until))
         until = max(until, event.stop)
         if not event.name.startswith(("Memcpy", "Memset")):
-            now = steps[bisect.bisect_right(trace.marks, event.start) - 1]
-            kind = "compute" if _KERNELS.match(event.name) else "memory"
-            now[kind] += took
-            now["overhead"] = max(0, now["overhead"] - took)
+            now["compute" if _KERNELS.match(event.name) else "memory"] += took
+            busy += took
+    host = now["forward"] + now["backward"] + now["optimizer"]
+    now["overhead"] = max(0, host - busy)
 
 
 def _make_profile(
     trace: Trace,
-    look: Trace,
-    samples: Sequence[Sample],
-    here: tuple[float, int],
+    look: Look,
+    operation_seconds: float,
+    threads: int,
     facts: Mapping[str, Any],
     is_script: bool,
 ) -> Profile:
     """Make of what was recorded what it shows."""
-    operation_seconds, threads = here
     recorded = (trace.marks[-1] - trace.marks[0]) / 1e9
     plain = facts["step_seconds"] * (len(trace.marks) - 1)
     least = 1e9 * operation_seconds
     pause = _LONG_PAUSE * least
     segments = part(trace, pause, ends_with_update=is_script)
+    looked_at = part(look.trace, pause, ends_with_update=is_script)
     # What is longer than events explain has other reasons: the machine's speed.
     extra = 1e9 * max(0.0, recorded - plain) / max(1, len(trace.main))
-    steps = weigh(trace, segments, min(extra, least), least)
-    looked_at = part(look, pause, ends_with_update=is_script)
-    lines = find_lines(samples, looked_at)
-    for step in steps:  # what other threads do meanwhile is not the main one's
-        now: Any = step
-        now["waiting"] = lines.waiting * now["python"]
-        queue = lines.queue * now["python"]
-        now["python"] -= now["waiting"] + queue
-        now["forward"] += now["waiting"]
-        now["input"] += queue
-    wholes = [sum(now[p] for p in figures.PHASES) or 1 for now in steps]
-    sums, whole = sum(steps, Counter[str]()), sum(wholes)
-    mean = whole / len(steps)
+    now, operations = weigh(trace, segments, min(extra, least), least)
+    lines = find_lines(look.samples, looked_at)
+    # What other threads do meanwhile is not the main one's.
+    now["waiting"] = lines.waiting * now["python"]
+    queue = lines.queue * now["python"]
+    now["python"] -= now["waiting"] + queue
+    now["forward"] += now["waiting"]
+    now["input"] += queue
+    whole = sum(now[phase] for phase in figures.PHASES) or 1
+    slowest = ""
+    if operations and not trace.devices:  # what the host calls says little of these
+        name, took = operations.most_common(1)[0]
+        short = name.removeprefix("autograd::engine::evaluate_function: ")
+        slowest = f"{short} ({took / whole:.0%})"
     return Profile(
         trace=trace,
         segments=segments,
-        shares={p: sums[p] / whole for p in figures.PHASES if sums[p]},
-        # Over the mean step, so that a long one counts as much as it takes.
-        across={name: [now[name] / mean for now in steps] for name in _ACROSS},
-        slowest=find_slowest(trace, segments),
+        shares={p: now[p] / whole for p in figures.PHASES if now[p]},
+        across={name: now[name] / whole for name in _ACROSS},
+        slowest=slowest,
         lines=lines.own,
         inner=lines.inner,
-        inflation=max(0.0, recorded / max(plain, 1e-9) - 1),
         threads=threads,
         **facts,
     )

@@ -12,15 +12,10 @@ from kit import figures
 from kit.diagnosis.advice import Advice, count_workers_to_try, find_advice
 from kit.diagnosis.batches import Loading
 from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE
+from kit.diagnosis.named import Named
 from kit.diagnosis.profiling import Profile
-from kit.diagnosis.repairs import (
-    FOLLOWING,
-    REPAIRS,
-    fill,
-    list_remedies,
-)
+from kit.diagnosis.repairs import FOLLOWING, REPAIRS, fill, list_remedies
 from kit.diagnosis.saving import Saving
-from kit.diagnosis.steps import LongSteps
 from kit.errors import naming
 from kit.machine import this_machine
 from kit.measuring.compare import compare
@@ -32,8 +27,6 @@ if TYPE_CHECKING:
 
 #: Savings below this are not shown.
 _LEAST_SHOWN = 0.01
-#: Rare long steps come first where they take this share of the time.
-_MATTERS = 0.2
 #: What the cause "python" is called where the code is not the reader's own.
 _FRAMEWORK = "the framework's own code outside forward, backward and update"
 
@@ -57,8 +50,7 @@ class Diagnosis:
     `reason` says why. `savings` maps each cause to the fraction of a step's time that
     leaving it out saves: measured, or the most that its share of the profile allows.
     `tried` maps each repair that was tried to what it saves, `untried` others that may
-    help to why they were not, `places` those tried to the line that set what they
-    change, "" where it is not known.
+    help to why they were not; `named` has what was recognized and not tried.
     """
 
     experiment: Experiment
@@ -69,20 +61,26 @@ class Diagnosis:
     tried: dict[str, Saving]
     profile: Profile
     untried: dict[str, str] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
-    long_steps: LongSteps | None = None
-    growth: str = ""
+    named: dict[str, Named] = field(default_factory=dict)
     loading: Loading = field(default_factory=lambda: Loading("loader"))
     #: The line that fuses the update of the loop's own optimizer, "" for none.
     update: str = ""
-    #: What is said of an embedding whose gradient is dense without need.
-    dense_embedding: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
     def shares(self) -> dict[str, float]:
         """The fractions of the main thread's wall time by phase; they add up to one."""
         return self.profile.shares
+
+    @property
+    def step_seconds(self) -> float:
+        """How long a step takes."""
+        return self.profile.step_seconds
+
+    @property
+    def call(self) -> str:
+        """What was diagnosed, as a reader would write it."""
+        return describe(self.experiment.name, self.knobs)
 
     @property
     def advice(self) -> Advice | None:
@@ -95,18 +93,15 @@ class Diagnosis:
             return None
         if winner := self._find_winner():
             code, effect = REPAIRS[winner].code, REPAIRS[winner].effect
-        elif advice.remedy in self.tried or advice.remedy in self.untried:
-            code, effect = "", ""
+        elif advice.remedy in [*self.tried, *self.untried] or self.named:
+            code, effect = "", ""  # it gains nothing, or what is named goes first
         else:
             code, effect = advice.code, advice.effect
-        sentence = self._fill(advice.sentence)
-        filled = {"sentence": sentence, "code": self._fill(code), "effect": effect}
-        return dataclasses.replace(advice, **filled)
+        return dataclasses.replace(advice, code=self._fill(code), effect=effect)
 
     def _fill(self, text: str) -> str:
         """Fill numbers and names of this loop into a label or a line of code."""
         text = text.replace("{workers}", str(count_workers_to_try(self)))
-        text = text.replace("{embedding}", self.dense_embedding)
         return fill(text.replace("{update}", self.update), self.profile)
 
     def _find_winner(self) -> str:
@@ -119,32 +114,13 @@ class Diagnosis:
         sure = [name for name in sure if self.tried[name].is_sure]
         return max(sure, key=lambda name: self.tried[name].value, default="")
 
-    @property
-    def _is_framework(self) -> bool:
-        """Whether the code beside the training is a framework's, not the reader's."""
-        return bool(self.profile.inner.get("python"))
-
     def _name(self, cause: str) -> str:
         """Return what leaving a cause out would leave out, in words."""
-        is_framework = cause == "python" and self._is_framework
+        is_framework = cause == "python" and self.profile.inner.get("python")
         return _FRAMEWORK if is_framework else CAUSES[cause]
 
-    @property
-    def call(self) -> str:
-        """What was diagnosed, as a reader would write it."""
-        return describe(self.experiment.name, self.knobs)
-
     def sentence(self) -> str:
-        """Return the finding in a sentence, or two where rare long steps matter."""
-        finding = self._find_ordinary()
-        long = self.long_steps
-        if long is None or long.count == 1 or long.share < _MATTERS:
-            return finding
-        return f"{long.share:.0%} of the time lies in rare long steps. {finding}"
-
-    def _find_ordinary(self) -> str:
-        """Return what was found of ordinary steps."""
-        saving = self.savings.get(self.verdict or "")
+        """Return the finding in a sentence."""
         if self.verdict is None and self.reason.endswith("cost about the same"):
             return f"{self.reason[0].upper()}{self.reason[1:]}."
         if self.verdict is None:
@@ -155,25 +131,11 @@ class Diagnosis:
         if winner and self.verdict in (*FOLLOWING, "healthy"):
             name, saved = self._fill(REPAIRS[winner].label), self.tried[winner]
             return f"With {name}, a step takes {saved} less time."
+        saving = self.savings.get(self.verdict)
         if saving is None:
             return f"{self.verdict.capitalize()}: {self.reason}."
-        removed = self._name(self.verdict)
         how = "takes" if saving.measured else "would take"
-        return f"Without {removed}, a step {how} {saving} less time."
-
-    def plot(self) -> Figure:
-        """Draw the step as a bar of phases, and what removing each cause would save."""
-        rows = []
-        for name, saving in self._list_shown():
-            label = name if saving.measured else f"{name} (at most)"
-            rows.append((label, saving.value, saving.low, saving.high))
-        return figures.draw_step(
-            self.shares,
-            rows,
-            title=self.sentence().removesuffix("."),
-            step_seconds=self.profile.step_seconds,
-            overhead=self.profile.mean("overhead"),
-        )
+        return f"Without {self._name(self.verdict)}, a step {how} {saving} less time."
 
     def verify(self, fixed: object, *, seconds: float = 8.0) -> Comparison:
         """Measure whether a repaired experiment gains what was predicted.
@@ -207,89 +169,66 @@ class Diagnosis:
         title += f"; predicted: {predicted or 'nothing'}"
         return Verification(found.trials, found.labels, finding=title)
 
+    # What is shown
+
     def _list_shown(self) -> list[tuple[str, Saving]]:
         """Return names of causes and repairs with what they save, the most first."""
-        named = [
+        causes = sorted(self.savings.items(), key=lambda item: -item[1].value)
+        shown = [
             (f"without {self._name(cause)}", each)
-            for cause, each in self.savings.items()
+            for cause, each in causes
+            if each.value >= _LEAST_SHOWN
         ]
-        shown = [pair for pair in named if pair[1].value >= _LEAST_SHOWN]
-        shown.sort(key=lambda pair: -pair[1].value)
         tried = [
             (f"with {self._fill(REPAIRS[repair].label)}", each)
             for repair, each in self.tried.items()
+            if each.is_known
         ]
-        return shown + [(name, each) for name, each in tried if each.is_known]
+        return shown + tried
 
-    def _tell_tried(self, repair: str) -> str:
+    def _describe_trial(self, repair: str) -> str:
         """Say what a repair that was tried does here."""
         saving, name = self.tried[repair], self._fill(REPAIRS[repair].label)
-        more = f" ({saving.reason})" if saving.reason else ""
         if not saving.is_known:
             return f"What {name} saves is not known: {saving.reason}."
         if saving.is_sure:
             effect = f" {REPAIRS[repair].effect}".rstrip()
-            return f"Tried: with {name}, a step takes {saving} less time{more}.{effect}"
-        if saving.costs and saving.value < -1:
-            times = f"{1 - saving.value:.2g} × as long"
-            return f"Tried: with {name}, a step takes {times} here{more}; don't use it."
+            return f"Tried: with {name}, a step takes {saving} less time.{effect}"
         if saving.costs:
-            cost = figures.format_saving(-saving.value, -saving.high, -saving.low)
-            return (
-                f"Tried: with {name}, a step takes {cost} longer{more}; don't use it."
-            )
-        return f"Tried: with {name}, no gain can be told, {saving}{more}."
+            longer = figures.format_saving(-saving.value, -saving.high, -saving.low)
+            if saving.value < -1:
+                longer = f"{1 - saving.value:.2g} × as long"
+            else:
+                longer = f"{longer} longer"
+            return f"Tried: with {name}, a step takes {longer}; don't use it here."
+        return f"Tried: with {name}, no gain can be told, {saving}."
 
     def remarks(self) -> list[str]:
         """Return what else a reader should know, a sentence each."""
         profile = self.profile
         phase = PHASE_OF_CAUSE.get(self.verdict or "", self.verdict) or ""
-        told = [self.growth] if self.growth else []
-        told += [str(self.long_steps)] if self.long_steps else []
-        told += [self.advice.advise()] if self.advice else []
+        remarks = [self.advice.advise()] if self.advice else []
         if lines := profile.lines.get(phase):
-            told.append(f"Most of that time is at these lines: {'; '.join(lines)}.")
+            remarks.append(f"Most of that time is at these lines: {'; '.join(lines)}.")
         if lines := profile.inner.get(phase):
-            told.append(f"The framework's lines below them: {'; '.join(lines)}.")
-        told += [self._tell_tried(repair) for repair in self.tried]
-        told += self.notes
-        told += [
-            f"{name[0].upper()}{name[1:]} is not known: {saving.reason}."
-            for name, saving in self._list_unknown()
-        ]
-        told.append(
+            remarks.append(f"The framework's lines below them: {'; '.join(lines)}.")
+        remarks += [self._describe_trial(repair) for repair in self.tried]
+        for repair, why in self.untried.items():
+            name = self._fill(REPAIRS[repair].label)
+            remarks.append(f"Not tried: {name}; {why}.")
+        for each in self.named.values():
+            remarks.append(f"{each.sentence} {each.effect}".rstrip())
+        for cause, saving in self.savings.items():
+            if not saving.is_known:
+                name = self._name(cause)
+                remarks.append(f"What {name} costs is not known: {saving.reason}.")
+        remarks += self.notes
+        remarks.append(
             "Brackets are 95 % intervals from blocks of steps in this one run; another "
-            f"run may differ. Starting operations takes {profile.mean('overhead'):.0%} "
-            f"of the step. Recording made steps {profile.inflation:.0%} longer, which "
-            "is corrected for as far as possible."
+            "run may differ. Starting operations takes "
+            f"{profile.across['overhead']:.0%} of the step."
         )
-        return told
-
-    def _list_unknown(self) -> list[tuple[str, Saving]]:
-        named = [(self._name(cause), each) for cause, each in self.savings.items()]
-        return [(name, saving) for name, saving in named if not saving.is_known]
-
-    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-        seconds = self.profile.step_seconds
-        phases = [
-            (figures.PHASES[p], f"{x:.1%}", figures.format_seconds(x * seconds))
-            for p, x in self.shares.items()
-        ]
-        savings = [(name, str(each), each.reason) for name, each in self._list_shown()]
-        tables = [(("phase", "share", "per step"), phases)]
-        if savings:
-            tables.append((("a step", "saves", ""), savings))
-        return tables
-
-    def __repr__(self) -> str:
-        pace = figures.format_seconds(self.profile.step_seconds)
-        lines = [self.sentence(), f"{self.call}, {pace} a step"]
-        for headers, rows in self._tables():
-            lines += ["", figures.text_table(headers, rows)]
-        lines += ["", *(f"  {note}" for note in self.remarks())]
-        return "\n".join(
-            [*lines, *([""] if self.next_steps() else []), *self.next_steps()]
-        )
+        return remarks
 
     def next_steps(self) -> list[str]:
         """Return what to change and where, what to try, and how to verify it."""
@@ -297,16 +236,17 @@ class Diagnosis:
         own = self._find_winner()
         winner = own or self.find_best([*self.tried])
         if winner:
-            place = self.places.get(winner) or (self._find_line() if own else "")
+            place = _write_place(self._find_line()) if own else ""
             code = self._fill(REPAIRS[winner].code)
-            saves = f"tried: saves {self.tried[winner]}"
-            lines.append(f"change  {code}  ({_write_place(place)}{saves})")
+            lines.append(f"change  {code}  ({place}tried: saves {self.tried[winner]})")
+        for each in self.named.values():
+            lines.append(f"try     {each.code}  (not tried here)")
         if not own and (code := self._write_advice()):
             lines.append(f"try     {code}")
-        if not lines or (self.verdict == "healthy" and not winner):
+        if not lines or (self.verdict == "healthy" and not (winner or self.named)):
             return lines
         if self.experiment.is_script:
-            pace = figures.format_seconds(self.profile.step_seconds)
+            pace = figures.format_seconds(self.step_seconds)
             verify = f"diagnose a changed copy of the script: a step takes {pace} now"
         else:
             both = f'{{"before": {self.experiment.name}, "repaired": repaired}}'
@@ -329,9 +269,48 @@ class Diagnosis:
         phase = PHASE_OF_CAUSE.get(self.verdict or "", self.verdict) or ""
         return next(iter(self.profile.lines.get(phase, [])), "")
 
+    def _list_phases(self) -> list[tuple[str, str, str]]:
+        return [
+            (figures.PHASES[phase], f"{share:.1%}", self._format_share(share))
+            for phase, share in self.shares.items()
+        ]
+
+    def _format_share(self, share: float) -> str:
+        return figures.format_seconds(share * self.step_seconds)
+
+    def _list_savings(self) -> list[tuple[str, str, str]]:
+        return [(name, str(each), each.reason) for name, each in self._list_shown()]
+
+    def __repr__(self) -> str:
+        pace = figures.format_seconds(self.step_seconds)
+        phases = figures.text_table(("phase", "share", "per step"), self._list_phases())
+        lines = [self.sentence(), f"{self.call}, {pace} a step", "", phases]
+        if savings := self._list_savings():
+            lines += ["", figures.text_table(("a step", "saves", ""), savings)]
+        lines += ["", *(f"  {remark}" for remark in self.remarks())]
+        if steps := self.next_steps():
+            lines += ["", *steps]
+        return "\n".join(lines)
+
+    def plot(self) -> Figure:
+        """Draw the step as a bar of phases, and what removing each cause would save."""
+        rows = []
+        for name, saving in self._list_shown():
+            label = name if saving.measured else f"{name} (at most)"
+            rows.append((label, saving.value, saving.low, saving.high))
+        return figures.draw_step(
+            self.shares,
+            rows,
+            title=self.sentence().removesuffix("."),
+            step_seconds=self.step_seconds,
+            overhead=self.profile.across["overhead"],
+        )
+
     def _repr_html_(self) -> str:
         picture = self.plot()
-        headers, rows = self._tables()[-1]
+        headers, rows = ("a step", "saves", ""), self._list_savings()
+        if not rows:
+            headers, rows = ("phase", "share", "per step"), self._list_phases()
         steps = self.next_steps()
         title = steps[0] if steps else self.sentence()
         details = [f"{self.call}.", *self.remarks()]

@@ -13,8 +13,6 @@ from kit.measuring.verdict import student_interval
 LEAST_SAVING = 0.03
 #: An interval that is wider tells nothing.
 _TELLS_NOTHING = 1.0
-#: A share that differs from step to step matters where its mean is above this.
-_LARGE = 0.1
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,15 @@ def unknown(reason: str) -> Saving:
     return Saving(math.nan, reason=reason, measured=False)
 
 
+def from_share(share: float, reason: str = "its share of the profile") -> Saving:
+    """Return the most that is saved by what takes this share of a step.
+
+    >>> str(from_share(0.5))
+    'at most 50 %'
+    """
+    return Saving(share, measured=False, reason=reason)
+
+
 def from_groups(log_ratios: Sequence[float]) -> Saving:
     """Return what was saved, given the log-ratio of times of each group.
 
@@ -80,27 +87,3 @@ def from_groups(log_ratios: Sequence[float]) -> Saving:
     if not (surely_costs or high - low < _TELLS_NOTHING):
         return unknown("repeated measurements vary too much")
     return Saving(value, low, high)
-
-
-def from_two_groups(log_ratios: Sequence[float]) -> Saving:
-    """Return what is lost where a few steps were enough to see it, with its range."""
-    ends = [1 - math.exp(x) for x in (max(log_ratios), min(log_ratios))]
-    value = 1 - math.exp(student_interval(log_ratios).value)
-    return Saving(value, *ends, reason="few steps were enough to see that it loses")
-
-
-def from_shares(shares: Sequence[float]) -> Saving:
-    """Return the most that is saved where a share of each step is not there.
-
-    Where steps differ so much that it may be nothing, it is not known.
-
-    >>> str(from_shares([0.5, 0.5]))
-    'at most 50 %'
-    """
-    mean, low, _ = student_interval(list(shares))
-    if len(shares) == 1:
-        return Saving(mean, measured=False, reason="its share of one profiled step")
-    reason = f"its share of {len(shares)} profiled steps"
-    if mean > _LARGE and not low > LEAST_SAVING:
-        return unknown(f"{reason} varies too much between them")
-    return Saving(mean, measured=False, reason=reason)

@@ -32,8 +32,6 @@ from kit.errors import ExperimentError
 _MOST_ENDINGS = 100
 _UNENDING: list[greenlet] = []
 _LATE_SECONDS = 8.0
-#: Who has called backward() so often without an optimizer of PyTorch updates otherwise.
-_MOST_BACKWARDS = 300
 #: An optimizer that steps less than so many times as often as another ends no step.
 _OFTEN = 0.1
 _CURE = """If it trains in processes or threads of its own, let its main thread do it. \
@@ -134,7 +132,7 @@ def beside_scripts(function: Callable[..., Any], *given: Any, **named: Any) -> A
 def _resume(script: greenlet, order: BaseException | None = None) -> Any:
     """Let a script go on to the end of its step, or raise something in it.
 
-    Returns True after a step, None after its end, else why it cannot be driven.
+    Returns True after a step, None after its end.
     """
     hub = getcurrent().parent
     found = hub.switch((script, order)) if hub else script.switch(order)
@@ -143,9 +141,9 @@ def _resume(script: greenlet, order: BaseException | None = None) -> Any:
     return found
 
 
-def _hand_over(script: greenlet, found: bool | str) -> None:
+def _hand_over(script: greenlet) -> None:
     """Let go on who drives this script; then raise what was asked for."""
-    order = script.parent.switch(found)
+    order = script.parent.switch(True)
     if order is not None:
         raise order
 
@@ -198,9 +196,7 @@ class Script:
             stack.enter_context(self._ending_steps(script))
             stack.callback(self._end, script)
             with _telling_after(_LATE_SECONDS, _LATE.format(self.__name__)):
-                refusal = _resume(script)
-            if isinstance(refusal, str):
-                raise ExperimentError(f"{self.__name__} {refusal}\n{_CURE}")
+                _resume(script)
             if script.dead:
                 said = f"{self.__name__} ended without one optimizer.step()."
                 raise ExperimentError(f"{said}\n{_CURE}")
@@ -232,7 +228,6 @@ class Script:
         That is when the label has ended which PyTorch puts around it: a profiler must
         not be stopped while one is open.
         """
-        import torch
         from torch.autograd import profiler
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -257,27 +252,11 @@ class Script:
                 super().__exit__(*error)
                 if steps >= most and getcurrent() is script:
                     steps = 0
-                    _hand_over(script, True)
-
-        real, backwards = torch.autograd.backward, 0
-
-        def backward(*given: Any, **named: Any) -> None:
-            """Refuse who updates without an optimizer of PyTorch: no step ever ends."""
-            nonlocal backwards
-            real(*given, **named)
-            if getcurrent() is not script or os.getpid() != process or known:
-                return
-            backwards += 1
-            if backwards == _MOST_BACKWARDS:
-                _hand_over(
-                    script,
-                    f"has called backward() {backwards} times, but no optimizer.step() "
-                    "of torch.optim: it updates in some other way.",
-                )
+                    _hand_over(script)
 
         hook = register_optimizer_step_post_hook(count)
         label = patch.object(profiler, "record_function", Label)
-        with hook, label, patch.object(torch.autograd, "backward", backward):
+        with hook, label:
             yield
 
     def _end(self, script: greenlet) -> None:

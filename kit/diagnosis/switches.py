@@ -1,4 +1,4 @@
-"""What leaves a cause out of a run, or applies a repair, between two of its steps.
+"""What leaves a cause out of a run, between two of its steps.
 
 A switch is installed before set-up and only flips a flag afterwards, so that both sides
 of a trial pay for its wrappers.
@@ -7,11 +7,11 @@ of a trial pay for its wrappers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-from kit.diagnosis.batches import Loaders, list_subclasses
+from kit.diagnosis.batches import Loaders
 from kit.diagnosis.wrapping import Work, wrapped
 
 #: After a change, so many steps are dropped at least.
@@ -22,24 +22,21 @@ class Switch:
     """Changes one thing in a run while `is_on`.
 
     `install` enters what the change needs, before set-up. `obstacle` says why it cannot
-    be used, "" where it can: it is asked when the run has been profiled. `dropped` is
-    how many steps after a change are not timed. `first_seconds` is how much longer the
-    first steps with it took than others, such as to compile. Where a step takes more
-    seconds than its `patience`, no more are made to see that it loses.
+    be used, "" where it can. `dropped` is how many steps after a change are not timed.
     """
 
     dropped = _DROPPED
     obstacle = ""
-    first_seconds = 0.0
-    patience = 5.0
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
+    def __init__(self) -> None:
         self.is_on = False
 
     def install(self, work: Work) -> AbstractContextManager[None]:
         """Enter what the change needs."""
         return contextlib.nullcontext()
+
+    def prime(self) -> None:
+        """Prepare the steps before the first block, which are not timed."""
 
     def turn(self, on: bool) -> None:
         """Begin to leave out what it is for, or end that."""
@@ -51,9 +48,6 @@ class Switch:
     def end_block(self) -> None:
         """Note that a block has ended, outside of its time."""
 
-    def prime(self) -> None:
-        """Prepare the steps before the first block, which are not timed."""
-
     def end(self) -> None:
         """Let go of what a trial has needed."""
 
@@ -61,9 +55,9 @@ class Switch:
 class BatchesInMemory(Switch):
     """Gives the loop batches that are in memory already."""
 
-    def __init__(self, work: Work) -> None:
-        super().__init__(work)
-        self.loaders = Loaders(work)
+    def __init__(self, loaders: Loaders) -> None:
+        super().__init__()
+        self.loaders = loaders
 
     @property
     def obstacle(self) -> str:  # type: ignore[override]
@@ -75,36 +69,37 @@ class BatchesInMemory(Switch):
         """How many steps it takes until workers hold as much ready as they do."""
         return max(_DROPPED, self.loaders.ready + 1)
 
-    def install(self, work: Work) -> AbstractContextManager[None]:
-        """Hand out iterators that can give kept batches."""
-        return self.loaders.install(work)
-
     def prime(self) -> None:
-        """Keep batches, and copies of them."""
-        self.loaders.begin_keeping(copies_first=True)
+        """Keep the next batches."""
+        self._keep_anew()
 
     def turn(self, on: bool) -> None:
         """Give kept batches, or real ones again."""
         super().turn(on)
-        self.loaders.end_keeping()
-        if on:
-            self.loaders.prepare()
-        self.loaders.gives_kept = on
+        self.loaders.keeps = False
+        self.loaders.replays = on
 
     def begin_block(self) -> None:
-        """Keep the batches of an unchanged block; prepare those of one without."""
-        if self.is_on:
-            self.loaders.prepare()
-        else:
-            self.loaders.begin_keeping(copies_first=False)
+        """Keep the batches of an unchanged block; give them in one without loading."""
+        if not self.is_on:
+            self._keep_anew()
+        for record in self.loaders.used:
+            record.replayed = 0
 
     def end_block(self) -> None:
-        """Keep no more batches."""
-        self.loaders.end_keeping()
+        """Keep no more batches, and note whether the loop has changed some."""
+        self.loaders.keeps = False
+        for record in self.loaders.used:
+            record.check()
 
     def end(self) -> None:
         """Let the batches go."""
-        self.loaders.forget()
+        for record in self.loaders.used:
+            record.forget()
+
+    def _keep_anew(self) -> None:
+        self.end()
+        self.loaders.keeps = True
 
 
 class NoUpdate(Switch):
@@ -115,19 +110,7 @@ class NoUpdate(Switch):
         """Wrap what updates, of each class of optimizers."""
         from torch.optim import Optimizer
 
-        def nothing(optimizer: Any) -> None:
-            """Stand in for an update."""
-
-        hooked = Optimizer.profile_hook_step(nothing)
-
-        def step(
-            real: Callable[..., Any], optimizer: Any, *given: Any, **named: Any
-        ) -> Any:
-            self._look(*given, *named.values())
-            if self.is_on and not self.obstacle:
-                return hooked(optimizer)
-            return real(optimizer, *given, **named)
-
+        self._only_hooks = Optimizer.profile_hook_step(lambda optimizer: None)
         with contextlib.ExitStack() as stack:
             covered = set()
 
@@ -137,7 +120,7 @@ class NoUpdate(Switch):
                     # The first optimizer of a class makes PyTorch add its hooks.
                     if owner not in covered and getattr(own, "hooked", False):
                         covered.add(owner)
-                        stack.enter_context(wrapped(work, (owner, "step", step)))
+                        stack.enter_context(wrapped((owner, "step", self._step)))
 
             def cover_new(
                 real: Callable[..., Any], optimizer: Any, *given: Any, **named: Any
@@ -145,17 +128,27 @@ class NoUpdate(Switch):
                 real(optimizer, *given, **named)
                 cover(type(optimizer))
 
-            for kind in list_subclasses(Optimizer):
+            for kind in _list_subclasses(Optimizer):
                 cover(kind)
-            stack.enter_context(wrapped(work, (Optimizer, "__init__", cover_new)))
+            stack.enter_context(wrapped((Optimizer, "__init__", cover_new)))
             yield
 
-    def _look(self, *given: object) -> None:
-        """Note what forbids to leave an update out."""
-        if any(map(callable, given)):
+    def _step(
+        self, real: Callable[..., Any], optimizer: Any, *given: Any, **named: Any
+    ) -> Any:
+        if any(map(callable, (*given, *named.values()))):
             self.obstacle = "its step() calls a closure"
-        if _is_one_of_several():
+        elif _is_one_of_several():
             self.obstacle = "its ranks would no longer have the same parameters"
+        if self.is_on and not self.obstacle:
+            return self._only_hooks(optimizer)
+        return real(optimizer, *given, **named)
+
+
+def _list_subclasses(kind: type) -> Iterator[type]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _list_subclasses(each)
 
 
 def _is_one_of_several() -> bool:

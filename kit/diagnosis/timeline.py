@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,9 +50,7 @@ class Timeline:
         """
         title = title or self.title
         figure = figures.draw_timeline(self.lanes, title=title, marks=self.marks)
-        overlaps = describe_overlaps(self.lanes)
-        alt = f"{figure.alt} {overlaps}".rstrip()  # type: ignore[attr-defined]
-        return figures.show(figure, alt).axes[0]
+        return figures.show(figure, figure.alt).axes[0]  # type: ignore[attr-defined]
 
     def save(self, path: str | Path) -> Path:
         """Write the run to a file that https://ui.perfetto.dev opens; return its path.
@@ -113,9 +110,7 @@ def timeline(
         bound = resolved.bind(knobs)
         call = describe(resolved.name, bound)
         with Progress(f"recording {call}") as progress:
-            profiles = record_alone(
-                resolved, bound, progress, seconds=2.0, on=on, steps=steps
-            )
+            profiles = record_alone(resolved, bound, progress, on=on, steps=steps)
     lanes, marks = find_lanes(profiles)
     title = title or f"{resolved.name}: {describe_largest(lanes, marks)}"
     traces = [profile.trace.written for profile in profiles]
@@ -187,61 +182,3 @@ def _shorten(name: str) -> str:
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return name.partition("#")[2] or name
-
-
-def describe_overlaps(lanes: Mapping[str, Sequence[Span]]) -> str:
-    """Say how long any two lanes of a process were busy at once, a sentence for each.
-
-    >>> a, b = [Span(0.0, 2.0, "", "")], [Span(1.0, 3.0, "", "")]
-    >>> describe_overlaps({"a": a, "b": b})
-    'a and b are busy at once for 1.00 s.'
-    """
-    busy = {
-        name: _find_busy(spans, waits=not name.endswith(EXCHANGE))
-        for name, spans in lanes.items()
-        if not name.endswith(LOADER)
-    }
-    sentences = []
-    for one, other in itertools.combinations(busy, 2):
-        if _find_process(one) != _find_process(other):
-            continue
-        both = _measure_overlap(busy[one], busy[other])
-        time = f"for {figures.format_seconds(both)}" if both > 0 else "at no time"
-        sentences.append(f"{one} and {other} are busy at once {time}.")
-    return " ".join(sentences)
-
-
-def _find_process(lane: str) -> str:
-    """Return the rank in a lane's name; empty for a process of its own."""
-    return lane.partition(": ")[0] if lane.startswith("rank ") else ""
-
-
-def _measure_overlap(
-    one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
-) -> float:
-    """Return for how long two lists of stretches, each in order, overlap."""
-    total = 0.0
-    first = second = 0
-    while first < len(one) and second < len(other):
-        start = max(one[first][0], other[second][0])
-        stop = min(one[first][1], other[second][1])
-        total += max(0.0, stop - start)
-        # Whoever ends first meets nothing more of the other.
-        if one[first][1] <= other[second][1]:
-            first += 1
-        else:
-            second += 1
-    return total
-
-
-def _find_busy(spans: Sequence[Span], *, waits: bool) -> list[list[float]]:
-    """Join spans that touch; waiting, where a lane knows it, is not being busy."""
-    joined: list[list[float]] = []
-    for start, stop, phase, _ in sorted(spans):
-        if waits and phase in ("input", "sync", "communication"):
-            continue
-        if joined and start <= joined[-1][1] + 1e-9:
-            joined[-1][1] = max(joined[-1][1], stop)
-        else:
-            joined.append([start, stop])
-    return joined

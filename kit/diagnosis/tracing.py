@@ -27,6 +27,7 @@ from kit.diagnosis.wrapping import STEP
 from kit.errors import ExperimentError
 
 _SECONDS_BETWEEN_LOOKS = 0.002
+_SECONDS_FOR_THE_LOCK = 0.0001
 #: What the sampler notes where a thread waits for another one, or for a queue.
 WAITING, WAITING_FOR_QUEUE = "", "queue"
 _QUEUES = {queue.__file__, connection.__file__, queues.__file__}
@@ -192,12 +193,17 @@ def sampling() -> Generator[list[Sample], None, None]:
                 samples.append(sample)
 
     thread = threading.Thread(target=look, name="kit lines", daemon=True)
+    interval = sys.getswitchinterval()
+    # A thread that asks for Python's lock gets it so late at most; else it would see
+    # the lines that give it back by themselves.
+    sys.setswitchinterval(_SECONDS_FOR_THE_LOCK)
     thread.start()
     try:
         yield samples
     finally:
         done.set()
         thread.join()
+        sys.setswitchinterval(interval)
 
 
 def look_at(frame: FrameType | None) -> Sample | None:
@@ -222,18 +228,6 @@ def look_at(frame: FrameType | None) -> Sample | None:
         return None
     line = write_line(frame.f_code.co_filename, frame.f_lineno)
     return Sample(when, line, inner or line)
-
-
-def list_lines(frame: FrameType | None) -> list[str]:
-    """Return the reader's and frameworks' lines of a stack, the outermost first."""
-    lines = []
-    while frame:
-        name = frame.f_code.co_filename
-        is_own = not _is_library(name) and not name.startswith(_KIT)
-        if is_own or _is_framework(name):
-            lines.append(write_line(name, frame.f_lineno))
-        frame = frame.f_back
-    return lines[::-1]
 
 
 @functools.cache

@@ -3,296 +3,217 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import statistics
+from collections.abc import Callable, Sequence
 
 from kit import clock
 from kit.diagnosis import saving
 from kit.diagnosis.batches import Loaders
-from kit.diagnosis.modules import count_compilations
 from kit.diagnosis.once import RunEnded
 from kit.diagnosis.saving import Saving
-from kit.diagnosis.steps import StepWatch
 from kit.diagnosis.switches import Switch
+from kit.diagnosis.wrapping import StepTime, Work
 from kit.measuring.run import Driver
 from kit.mode import is_quick
-from kit.progress import Progress
 
-#: A block lasts at least so long; six groups are planned, fewer than four say little.
+#: A block lasts so long at least; where there is time for all trials, up to so long.
 _BLOCK_SECONDS = 0.15
-_GROUPS, _LEAST_GROUPS = 6, 4
-_BLOCKS = 4
-#: Where an epoch has fewer steps, a block is a whole number of epochs; also where a
-#: block is more than this share of an epoch: its ends would disturb too many.
-_SHORT_EPOCH, _MOST_OF_EPOCH = 10, 0.5
-#: A block that was disturbed is made again, so many times in all.
-_TRIES = 4
-#: Where a step takes so many times as long, a few of them are enough.
-_LOSES, _GROUPS_OF_A_LOSER = 2.0, 2
-#: A trial may take so many times as long as planned.
-_MOST_OVER = 1.5
-#: After so many recompilations, a switch is given up.
-_MOST_COMPILATIONS = 4
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A trial that will be made: of how many groups, with how many steps a block.
-
-    Where its blocks hold whole epochs, the ends of these are part of them.
-    """
-
-    name: str
-    switch: Switch
-    steps: int
-    holds_epochs: bool
-    groups: int
-    seconds: float
-
-
-@dataclass
-class Plan:
-    """Which trials there are, and what was left out, with the seconds it would take."""
-
-    trials: list[Planned] = field(default_factory=list)
-    left: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        """How long all trials take."""
-        return sum(trial.seconds for trial in self.trials)
-
-
-def plan(
-    switches: Mapping[str, Switch],
-    step_seconds: float,
-    seconds: float,
-    loaders: Loaders,
-) -> Plan:
-    """Plan as many trials as the seconds allow, the first ones first."""
-    found, left = Plan(), seconds
-    epoch = loaders.find_epoch()
-    for name, switch in switches.items():
-        steps = count_steps(step_seconds, epoch, loaders.workers)
-        if is_quick():
-            steps = 1
-        changes = 2 * switch.dropped
-        per_group = (_BLOCKS * steps + changes) * step_seconds
-        first = (2 * steps + changes) * step_seconds
-        groups = min(_GROUPS, math.floor((left - first) / per_group))
-        if is_quick():
-            groups = 2
-        if groups < _LEAST_GROUPS and not is_quick():
-            found.left[name] = first + _GROUPS * per_group
-            continue
-        takes = first + groups * per_group
-        left -= takes
-        holds_epochs = epoch is not None and steps % epoch == 0
-        trial = Planned(name, switch, steps, holds_epochs, groups, takes)
-        found.trials.append(trial)
-    return found
-
-
-def count_steps(step_seconds: float, epoch: int | None, workers: int = 0) -> int:
-    """Return how many steps a block has: whole epochs, or whole rounds of workers.
-
-    Workers that began together end together, so that one step in so many waits.
-
-    >>> count_steps(0.010, None), count_steps(0.010, 6), count_steps(0.010, 100)
-    (15, 18, 15)
-    >>> count_steps(0.5, None, workers=8)
-    8
-    """
-    steps = max(1, math.ceil(_BLOCK_SECONDS / max(step_seconds, 1e-6) - 1e-9))
-    if epoch and (epoch < _SHORT_EPOCH or steps > _MOST_OF_EPOCH * epoch):
-        return math.ceil(steps / epoch) * epoch
-    return math.ceil(steps / workers) * workers if workers else steps
+_LONGEST_BLOCK_SECONDS = 0.4
+#: Groups of four blocks; fewer than three say little.
+_MOST_GROUPS = 6
+_LEAST_GROUPS = 3
+_QUICK_GROUPS = 2
+#: Where a step takes so many times as long, one group is enough to see it.
+_LOSES = 2.0
+#: A step is long where it takes so many times the median, and so many seconds …
+_LONG = 10.0
+_LONG_SECONDS = 0.1
+#: … and where at most this share of the steps does.
+_MOST_LONG = 0.05
+#: Rare long steps are told where they take this share of the time.
+_WORTH_TELLING = 0.05
 
 
 class Trials:
-    """Alternates blocks of a run with a switch off and on, one switch after another."""
+    """Alternates blocks of a run with a switch off and on, one switch after another.
+
+    There are `count` of them, which end before the moment `until`; each may take its
+    part of the time that is left. `show` is called after each group.
+    """
 
     def __init__(
         self,
         driver: Driver,
-        progress: Progress,
-        watch: StepWatch,
+        work: Work,
         loaders: Loaders,
-        seconds: float,
+        until: float,
+        show: Callable[[], object],
+        count: int,
     ) -> None:
         self._driver = driver
-        self._progress = progress
-        self._watch = watch
+        self._work = work
         self._loaders = loaders
-        #: How long all of them take, and what follows them.
-        self._seconds = seconds
-        self._spent = 0.0
-        self._compilations = 0
-        #: Of a repair that loses: what its first steps show, and the seconds of one.
-        self._first_log_ratio = self._last_step = 0.0
+        self._until = until
+        self._show = show
+        self._count = count
+        self._pace = 0.0
+        each = (until - clock.CLOCK.wall()) / max(1, count) / (4 * (_MOST_GROUPS + 1))
+        longest = min(each, _LONGEST_BLOCK_SECONDS)
+        self._block_seconds = max(longest, _BLOCK_SECONDS)
 
-    def make(self, planned: Planned) -> Saving:
+    def make(self, switch: Switch, pace: float) -> Saving:
         """Make the groups of one trial; return what was saved.
 
-        Where the switch fails, the saving is not known, and says why. Raises RunEnded
-        where the run has ended, by an error or otherwise.
+        `pace` is how many seconds a step takes. Where the switch fails, the saving is
+        not known, and says why. Raises RunEnded where the run has ended, by an error or
+        otherwise.
         """
+        self._pace = pace
         values: list[float] = []
-        self._compilations = 0
         try:
-            return self._try(planned, values)
+            self._make_groups(switch, values)
         except RunEnded:
             if len(values) < _LEAST_GROUPS:
                 raise
-            return saving.from_groups(values)
         except Exception as error:
             if error is self._driver.error:
                 raise RunEnded(str(error)) from None
             # Else it is the switch's own.
             return saving.unknown(f"it cannot be tried ({type(error).__name__})")
         finally:
-            if planned.switch.is_on:
-                self._turn(planned.switch, False, drops=False)
-            planned.switch.end()
-            self._spent += planned.seconds
-
-    def come_to_rest(self) -> None:
-        """Drop the steps that still feel the last trial, if it ended early."""
-        if not self._watch.work.is_plain:
-            self._run(1 if is_quick() else Switch.dropped)
-            self._watch.work.is_plain = True
-
-    def _try(self, planned: Planned, values: list[float]) -> Saving:
-        """Add the log-ratio of each group to the values; return what they show."""
-        switch = planned.switch
-        loses = not switch.obstacle and self._prime(planned)
-        if switch.obstacle:  # which its first steps may have shown
+            if switch.is_on:
+                switch.turn(False)
+            switch.end()
+            self._work.is_plain = True
+        if switch.obstacle:
             return saving.unknown(switch.obstacle)
-        if loses:
-            few = replace(planned, steps=1, groups=_GROUPS_OF_A_LOSER)
-            values.append(self._first_log_ratio)
-            if self._last_step > switch.patience:  # even a few would take too long
-                return saving.from_two_groups(values)
-            values.clear()
-            self._make_groups(few, values)
-            found = saving.from_two_groups(values) if values else None
-            if found is not None and found.costs and not switch.obstacle:
-                return found
-            values.clear()
-        why = self._make_groups(planned, values)
-        if switch.obstacle:  # or later ones
-            return saving.unknown(switch.obstacle)
-        if len(values) < (2 if is_quick() else _LEAST_GROUPS):
-            return saving.unknown(why)
+        if values and values[0] > math.log(_LOSES):
+            value = 1 - math.exp(values[0])
+            return Saving(value, value, value, reason="a few steps were enough to see")
+        if len(values) < (_QUICK_GROUPS if is_quick() else _LEAST_GROUPS):
+            need = self.find_seconds(switch, pace)
+            return saving.unknown(f"it takes about {math.ceil(need)} more seconds")
         return saving.from_groups(values)
 
-    def _make_groups(self, planned: Planned, values: list[float]) -> str:
-        """Add the log-ratio of each group; say why there are no more than there are."""
-        begun = clock.CLOCK.wall()
-        for group in range(planned.groups):
-            value = self._make_group(planned)
-            if value is None and self._compilations >= _MOST_COMPILATIONS:
-                return "the compiler compiles anew at each change"
-            if value is None:
-                return "an epoch or a long step ended in the midst of each block"
-            values.append(value)
-            self._tell(self._spent + planned.seconds * (group + 1) / planned.groups)
-            self._watch.note_memory()
-            spent = clock.CLOCK.wall() - begun
-            if spent > _MOST_OVER * planned.seconds and not is_quick():
-                return "its steps took longer than those that were profiled"
-        return ""
+    def find_seconds(self, switch: Switch, pace: float) -> float:
+        """Return how many seconds a trial needs at least."""
+        return (_LEAST_GROUPS + 0.5) * self._find_group_seconds(switch, pace)
 
-    def _tell(self, spent: float) -> None:
-        self._progress.show(spent / max(self._seconds, 1e-9))
+    def fits(self, switch: Switch, pace: float) -> bool:
+        """Return whether there is time for a trial."""
+        until = clock.CLOCK.wall() + self.find_seconds(switch, pace)
+        return is_quick() or until <= self._until
 
-    def _prime(self, planned: Planned) -> bool:
-        """Run the first block of each side, which never counts.
+    def _find_group_seconds(self, switch: Switch, pace: float) -> float:
+        return (4 * self._count_steps(pace) + 2 * switch.dropped) * pace
 
-        Returns whether steps take so much longer that a few of them are enough.
-        """
-        planned.switch.prime()
-        if planned.switch.obstacle:
-            return False
-        self._watch.work.is_plain = False
-        steps = self._watch.work.steps
-        before = self._run(planned.steps) or 0.0
-        begun = len(steps)
-        self._turn(planned.switch, True)
-        if planned.switch.obstacle:
-            return False
-        first = [step.seconds for step in steps[begun:]]
-        planned.switch.first_seconds = math.fsum(first) - before * len(first)
-        after = min(first)  # the first one may compile, any of them may be a long one
-        loses = after > _LOSES * before > 0 and not is_quick()
-        if loses:
-            self._first_log_ratio, self._last_step = math.log(after / before), after
-        if not (loses and after > planned.switch.patience):
-            planned.switch.begin_block()
-            self._run(1 if loses else planned.steps)
-            planned.switch.end_block()
-        self._turn(planned.switch, False)
-        return loses
+    def _count_steps(self, pace: float) -> int:
+        if is_quick():
+            return 1
+        epoch, workers = self._loaders.find_epoch(), self._loaders.workers
+        return count_steps(self._block_seconds, pace, epoch, workers)
 
-    def _make_group(self, planned: Planned) -> float | None:
+    def _make_groups(self, switch: Switch, values: list[float]) -> None:
+        """Add the log-ratio of times of each group."""
+        steps = self._count_steps(self._pace)
+        most = self._count_groups(switch)
+        switch.prime()
+        if switch.obstacle:
+            return
+        self._time_block(switch, steps)  # the first blocks of both sides never count
+        self._turn(switch, True)
+        if switch.obstacle:
+            return
+        loses = self._time_block(switch, 1) > _LOSES * self._pace
+        if not loses:
+            self._time_block(switch, steps)
+        self._turn(switch, False)
+        while len(values) < most and not switch.obstacle:
+            if clock.CLOCK.wall() > self._until and not is_quick():
+                return
+            values.append(self._make_group(switch, 1 if loses else steps))
+            self._show()
+            if values[0] > math.log(_LOSES) and not is_quick():
+                return
+            loses = False
+
+    def _count_groups(self, switch: Switch) -> int:
+        """Return how many groups there are time for, if later trials get theirs."""
+        if is_quick():
+            return _QUICK_GROUPS
+        seconds = (self._until - clock.CLOCK.wall()) / max(1, self._count)
+        self._count -= 1
+        groups = seconds / self._find_group_seconds(switch, self._pace) - 0.5
+        return min(_MOST_GROUPS, max(_LEAST_GROUPS, math.floor(groups)))
+
+    def _make_group(self, switch: Switch, steps: int) -> float:
         """Return the log-ratio of times, with and without, of blocks A B B A."""
         seconds = []
         for on in (False, True, True, False):
-            if planned.switch.is_on != on:
-                self._turn(planned.switch, on)
-            block = self._time_block(planned)
-            if block is None:
-                return None
-            seconds.append(block)
+            if switch.is_on != on:
+                self._turn(switch, on)
+            seconds.append(self._time_block(switch, steps))
         first, one, other, last = seconds
         return math.log((one + other) / (first + last))
 
-    def _time_block(self, planned: Planned) -> float | None:
-        """Return the seconds of a step in an undisturbed block, None where none came.
-
-        The time of rare long steps is left out on both sides.
-        """
-        for _ in range(_TRIES):
-            planned.switch.begin_block()
-            before = self._count_ends(planned)
-            compiled = count_compilations()
-            seconds = self._run(planned.steps)
-            planned.switch.end_block()
-            if count_compilations() != compiled:
-                self._compilations += 1
-                if self._compilations >= _MOST_COMPILATIONS:
-                    return None
-            elif seconds is not None and self._count_ends(planned) == before:
-                return seconds
-        return None
-
-    def _count_ends(self, planned: Planned) -> int:
-        """Return how often an epoch has ended in the midst of a block."""
-        return 0 if planned.holds_epochs else len(self._loaders.ends)
-
-    def _run(self, steps: int) -> float | None:
-        """Run so many steps; return the seconds of one, without rare long ones.
-
-        None where all of them were such.
-        """
-        work = self._watch.work
+    def _time_block(self, switch: Switch, steps: int) -> float:
+        """Return the seconds of a step; the time of rare long ones is left out."""
+        work = self._work
         begun = len(work.steps)
+        switch.begin_block()
         block = self._driver.time(steps)
+        switch.end_block()
         own = [step.seconds for step in work.steps[begun:]]
-        long = [seconds for seconds in own if self._watch.is_long(seconds)]
-        if len(long) == len(own):
-            # A repair that loses makes each of them a long one.
-            return None if work.is_plain else block.seconds / len(own)
-        rest = block.seconds - math.fsum(long)
-        return max(rest, 1e-9) / (len(own) - len(long))
+        plain = [step.seconds for step in work.steps if step.is_plain]
+        long = [seconds for seconds in own if is_long(seconds, plain)]
+        if not own or len(long) == len(own):
+            return max(block.seconds, 1e-9) / block.steps
+        return max(block.seconds - math.fsum(long), 1e-9) / (len(own) - len(long))
 
-    def _turn(self, switch: Switch, on: bool, *, drops: bool = True) -> None:
+    def _turn(self, switch: Switch, on: bool) -> None:
         """Turn a switch, and drop the steps that still feel the change."""
+        self._work.is_plain = False
         switch.turn(on)
-        self._watch.work.is_plain = False
-        if drops and not switch.obstacle:
-            for _ in range(1 if is_quick() else switch.dropped):
-                self._run(1)
-                if self._watch.work.steps[-1].seconds > switch.patience:
-                    break
-        self._watch.work.is_plain = not on and drops
+        if not switch.obstacle:
+            self._driver.time(1 if is_quick() else switch.dropped)
+        self._work.is_plain = not on
+
+
+def count_steps(
+    seconds: float, step_seconds: float, epoch: int | None, workers: int = 0
+) -> int:
+    """Return how many steps a block has: whole epochs, or whole rounds of workers.
+
+    Workers that began together end together, so that one step in so many waits.
+
+    >>> [count_steps(0.15, 0.010, epoch) for epoch in (None, 6, 100)]
+    [15, 18, 15]
+    >>> count_steps(0.15, 0.5, None, workers=8)
+    8
+    """
+    steps = max(1, math.ceil(seconds / max(step_seconds, 1e-6) - 1e-9))
+    if epoch and epoch < 2 * steps:
+        return math.ceil(steps / epoch) * epoch
+    return math.ceil(steps / workers) * workers if workers else steps
+
+
+def is_long(seconds: float, plain: Sequence[float]) -> bool:
+    """Return whether a step is one of few that take much longer than the others."""
+    if not plain:
+        return False
+    least = max(_LONG_SECONDS, _LONG * statistics.median(plain))
+    longer = sum(each >= least for each in plain)
+    return seconds >= least and longer <= max(1, _MOST_LONG * len(plain))
+
+
+def describe_long_steps(steps: Sequence[StepTime]) -> str:
+    """Say how much time lies in rare long steps, "" where that is little."""
+    plain = [step.seconds for step in steps if step.is_plain]
+    long = [seconds for seconds in plain if is_long(seconds, plain)]
+    if len(long) < 2 or sum(long) < _WORTH_TELLING * sum(plain):
+        return ""
+    every, share = round(len(plain) / len(long)), sum(long) / sum(plain)
+    return (
+        f"1 step in {every} takes about {statistics.fmean(long):.3g} s: {share:.0%} of "
+        "the time lies in such rare long steps."
+    )

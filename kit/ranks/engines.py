@@ -7,15 +7,13 @@ killed, even one that is stuck.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -34,14 +32,14 @@ from kit.ranks.rank import Outcome
 _SECONDS_TO_START = 60
 _SECONDS_TO_END = 10
 _SECONDS_BETWEEN_LOOKS = 0.2
-_LONGEST_TEXT = 200
+#: Where threads stand is written so soon.
+_SECONDS_TO_WRITE = 0.2
 #: An engine is registered at its first heartbeat: they come more often than usual.
 _BEATS = ["--HeartMonitor.period=500", "--HeartMonitor.max_heartmonitor_misses=60"]
 #: Waits until this process has ended; then it ends what was started for the folder.
 _WATCH = """
-import os, time
-while os.getppid() == {}:
-    time.sleep(0.2)
+import sys
+sys.stdin.read()
 from {} import end_all_of
 end_all_of({!r})
 """
@@ -52,17 +50,15 @@ _STACK = re.compile(r'File "(.+)", line (\d+) in (.+)')
 class Engines:
     """One engine for each rank, in order, and the world that some of them make.
 
-    `facts` is what each says of itself. `epoch` counts failures: what was kept on a
-    rank before one is there no more. `broken` are the ranks that are of no more use:
-    their process has ended, or did not stop.
+    `facts` is what each says of itself. Where `are_broken`, all start anew before the
+    next call.
     """
 
     def __init__(self, count: int, timeout_seconds: float) -> None:
         self.ranks = tuple(range(count))
         self.timeout_seconds = timeout_seconds
         self.facts: dict[int, dict[str, Any]] = {}
-        self.epoch = 0
-        self.broken: set[int] = set()
+        self.are_broken = False
         #: What is answered to who uses them when they are closed.
         self._refusal = ""
         #: How many worlds there were, and who is in the one that there is.
@@ -71,9 +67,10 @@ class Engines:
         self._client: Any = None
         self._folder = tempfile.mkdtemp(prefix="kit-ranks-")
         self._cluster = make_cluster(self._folder)
-        code = _WATCH.format(os.getpid(), __name__, self._folder)
-        command = [sys.executable, "-c", code]
-        self._watcher = subprocess.Popen(command, start_new_session=True)
+        command = [sys.executable, "-c", _WATCH.format(__name__, self._folder)]
+        self._watcher = subprocess.Popen(
+            command, stdin=subprocess.PIPE, start_new_session=True
+        )
 
     def start(self) -> None:
         """Start the engines, and let them make a world.
@@ -100,12 +97,11 @@ class Engines:
         paths = [*sys.path]
         counts = self._ask(self.ranks, there.introduce, wanted, paths, self._folder)
         self._gpus = min(counts)
-        self.broken = set()
+        self.are_broken = False
         self._shown = ()
         self.show(self.ranks)
-        if shell := get_ipython():
+        if get_ipython() is not None:
             self._client.activate(self._ids)  # for `%%px` cells, from this one on
-            self._first_cell = shell.execution_count
 
     def _wait_for_engines(self, wanted: int) -> int:
         """Wait until so many engines are there, or have ended; return how many are."""
@@ -130,66 +126,40 @@ class Engines:
         return self._view(rank).apply_async(function, rank, *arguments)
 
     def _ask(self, ranks: Iterable[int], function: Any, *arguments: Any) -> list[Any]:
-        """Let some ranks do the same; return their answers in order."""
-        replies = {rank: self.send(rank, function, *arguments) for rank in ranks}
-        return self._collect(replies, _SECONDS_TO_START + self.timeout_seconds)
+        """Let some ranks do the same; return their answers in order.
 
-    def _collect(self, replies: Mapping[int, Any], seconds: float) -> list[Any]:
-        """Return the answers of ranks in order.
-
-        Raises ExperimentError where one fails or does not answer within the time.
+        Raises ExperimentError where one fails or does not answer in time.
         """
+        replies = {rank: self.send(rank, function, *arguments) for rank in ranks}
+        seconds = _SECONDS_TO_START + self.timeout_seconds
         wait(replies.values(), seconds, FIRST_EXCEPTION)
-        silent = [rank for rank, reply in replies.items() if not reply.done()]
-        errors = {
-            rank: reply.exception()
-            for rank, reply in replies.items()
-            if reply.done() and reply.exception() is not None
-        }
-        if not silent and not errors:
-            return [reply.get(timeout=0) for reply in replies.values()]
-        self.broken = {*silent, *errors}
-        if errors:
-            raise self._explain_failure(errors)
-        raise self._explain_silence(silent, seconds)
-
-    def _explain_failure(self, errors: Mapping[int, BaseException]) -> ExperimentError:
-        """Return the error for ranks that cannot get ready, given what they raised."""
-        ranks = [*errors]
-        why = describe_error(errors[ranks[0]])
-        return ExperimentError(
-            f"{name_ranks(ranks)} cannot take part: {why}.\n"
-            "They need this kit, PyTorch, and memory. See to that, then run the cell "
-            "again."
-        )
-
-    def _explain_silence(self, ranks: list[int], seconds: float) -> ExperimentError:
-        """Return the error for ranks that did not answer within so many seconds."""
-        return ExperimentError(
-            f"{name_ranks(ranks)} did not answer within {seconds:g} s: busy with other "
-            "work.\nWait for that, or run the cell again."
-        )
+        for rank, reply in replies.items():
+            if not reply.done() or reply.exception() is not None:
+                self.are_broken = True
+                why = f"no answer within {seconds:g} s"
+                if reply.done():
+                    why = str(reply.exception())
+                raise ExperimentError(
+                    f"Rank {rank} cannot take part: {why}.\n"
+                    "It needs this kit, PyTorch, and memory. See to that, then run the "
+                    "cell again."
+                )
+        return [reply.get(timeout=0) for reply in replies.values()]
 
     def show(self, members: tuple[int, ...]) -> None:
         """Let some ranks be the whole world; all start anew where one has ended.
 
         Raises ExperimentError where they are closed.
         """
-        if not self._refusal:
-            self._notice_dead()
         if self._refusal:
             raise ExperimentError(self._refusal)
-        if self.broken:
+        if not self.are_broken and (dead := self.find_dead()):
+            sys.stderr.write(f"{name_ranks(dead)} ended: all ranks start anew.\n")
+            self.are_broken = True
+        if self.are_broken:
             self._restart()
         if self._shown != members:
             self._join(members)
-
-    def _notice_dead(self) -> None:
-        """See who has ended since the last call."""
-        dead = self.find_dead()
-        if dead and not self.broken:
-            self.broken = {*dead}
-            sys.stderr.write(f"{name_ranks(dead)} ended. {self.break_up()}\n")
 
     def _join(self, members: tuple[int, ...]) -> None:
         """Let some ranks make a world."""
@@ -221,36 +191,20 @@ class Engines:
             with suppress(Exception):
                 self._client.send_signal(name, self._ids[rank], block=False)
 
-    def break_up(self) -> str:
-        """Use no more what is on the ranks, which have left their world; say so.
-
-        Where some are broken, all start anew before the next call.
-        """
-        self.epoch += 1
-        self._shown = ()
-        if not self.broken:
-            return "The ranks can be used again."
+    def end_all(self) -> None:
+        """End all engines; new ones start before the next call."""
+        self.are_broken = True
         self.signal("SIGKILL", self.ranks)
-        anew = "The ranks can be used again; all start anew, empty"
-        cells = self._find_px_cells()
-        if not cells:
-            return f"{anew}: what was there is gone."
-        return f"{anew}. Run {', '.join(cells)} again, which made what was there."
 
-    def _find_px_cells(self) -> list[str]:
-        """Return the names of the cells that ran on the ranks since these started."""
-        shell = get_ipython()
-        if shell is None:
-            return []
-        cells = shell.history_manager.input_hist_raw
-        numbers = range(self._first_cell, len(cells))
-        return [f"In[{number}]" for number in numbers if _PX.search(cells[number])]
+    def find_places(self, ranks: list[int]) -> dict[int, FrameSummary | None]:
+        """Return where ranks stand, by asking each to write its stack."""
+        self.signal("SIGUSR2", ranks)
+        if ranks:
+            time.sleep(_SECONDS_TO_WRITE)
+        return {rank: self._read_place(rank) for rank in ranks}
 
-    def find_place(self, rank: int) -> tuple[FrameSummary | None, str]:
-        """Return where a rank stood that was asked, or that C++ code has ended.
-
-        With it all that faulthandler wrote: threads, the innermost line first.
-        """
+    def _read_place(self, rank: int) -> FrameSummary | None:
+        """Return where a rank stood when faulthandler wrote its threads."""
         stacks = ""
         with suppress(OSError):
             stacks = Path(self._folder, f"stacks-{rank}").read_text()
@@ -258,25 +212,19 @@ class Engines:
         _, _, rest = stacks.rpartition(f"hread 0x{thread:016x}")
         lines = _STACK.findall(rest.partition("\n\n")[0])
         frames = [FrameSummary(f, int(n), g, lookup_line=False) for f, n, g in lines]
-        return there.find_place(reversed(frames)), stacks
+        return there.find_place(reversed(frames))
 
     def find_death(self, rank: int) -> Outcome:
         """Return how a rank ended whose process is there no more."""
-        place, stacks = self.find_place(rank)
         code = self._read_exit_code(rank)
-        if code is None:
-            how = "its process has ended"
-        elif code >= 0:
+        how = "its process has ended"
+        if code is not None and code >= 0:
             how = f"its process ended itself, with exit code {code}"
-        elif code == -Signals.SIGKILL:
-            full = "as the system does where memory is full"
-            how = f"its process was ended by SIGKILL, {full}"
-        else:
+        elif code is not None:
             how = f"its process was ended by {Signals(-code).name}"
-        # So gloo ends who is sent more than it expects, and NCCL who waits too long.
-        was_aborted = "Fatal Python error: Aborted" in stacks
-        is_victim = was_aborted and "torch/distributed/" in stacks
-        return Outcome("died", error=how, victim=is_victim, place=place)
+            if code == -Signals.SIGKILL:
+                how += ", as the system does where memory is full"
+        return Outcome("died", error=how, place=self._read_place(rank))
 
     def _read_exit_code(self, rank: int) -> int | None:
         """Return the exit code of an ended engine, of a signal its negative."""
@@ -349,20 +297,3 @@ def _run(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine to its end, in a thread: a notebook's own loop runs here."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, work).result()
-
-
-def describe_error(error: BaseException) -> str:
-    """Return kind and message of an error on one line, also of one from an engine.
-
-    >>> describe_error(ValueError("no such file"))
-    'ValueError: no such file'
-    """
-    from ipyparallel.error import RemoteError
-
-    kind = type(error).__name__
-    message = str(error)
-    if isinstance(error, RemoteError):
-        kind = error.ename
-        message = error.evalue
-    message = textwrap.shorten(message, _LONGEST_TEXT, placeholder="…")
-    return f"{kind}: {message}" if message else kind

@@ -9,17 +9,14 @@ from __future__ import annotations
 import datetime
 import faulthandler
 import functools
-import gc
 import inspect
 import os
-import re
 import signal
 import sys
 import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import FrameSummary
@@ -35,23 +32,19 @@ from kit.measuring.records import Stretch
 from kit.measuring.run import Driver, Variant
 
 _KIT, _PYTHON = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
-#: What gloo, NCCL and the store say where another rank is missing or does otherwise.
-_VICTIM = re.compile(r"/gloo/|NCCL|wait timeout|monitoredBarrier|Connection reset")
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a call ended on one rank: "returned", "raised", "stopped" or "died".
 
-    `value` is what was returned, pickled. `error` is kind and message on one line;
-    `victim` says that only another rank's end, or its silence, can have caused it.
+    `value` is what was returned, pickled. `error` is kind and message on one line.
     `place` is the innermost line of the reader's code.
     """
 
     kind: str
     value: bytes = b""
     error: str = ""
-    victim: bool = False
     place: FrameSummary | None = None
     traceback: str = ""
 
@@ -119,19 +112,6 @@ def join(
     return facts | {"device": device, "main_thread": thread}
 
 
-def leave(me: int) -> None:
-    """Close what is open here and leave the world: who waits for this rank is freed."""
-    import torch.distributed as dist
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that comes too late
-    with suppress(Exception):  # an error is on its way already
-        close_run(KeyboardInterrupt())
-    _Here.barrier_group = None
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    gc.collect()  # what refers to a group keeps its connections open
-
-
 # Calls
 
 
@@ -172,23 +152,14 @@ def _find_function(function: object) -> Any:
 
 
 def _describe(error: BaseException) -> Outcome:
-    """Make an outcome of what ended a call; only the kernel interrupts."""
-    kind = "stopped" if isinstance(error, KeyboardInterrupt) else "raised"
+    """Make an outcome of what ended a call."""
     text = traceback.format_exception(error)
-    frames = error.__traceback__
-    place = find_place(traceback.extract_tb(frames))
-    traceback.clear_frames(frames)
+    place = find_place(traceback.extract_tb(error.__traceback__))
     message = " ".join(str(error).split())
     if not isinstance(error, ExperimentError):
         name = type(error).__name__
         message = f"{name}: {message}" if message else name
-    return Outcome(
-        kind,
-        error=message,
-        victim=_is_victim(error),
-        place=place,
-        traceback="".join(text),
-    )
+    return Outcome("raised", error=message, place=place, traceback="".join(text))
 
 
 def find_place(frames: Iterable[FrameSummary]) -> FrameSummary | None:
@@ -211,21 +182,6 @@ def is_readers(file: str) -> bool:
     path = Path(os.path.realpath(file))
     ours = [path.is_relative_to(folder.resolve()) for folder in (_KIT, _PYTHON)]
     return not any(ours) and {"site-packages", "dist-packages"}.isdisjoint(path.parts)
-
-
-def _is_victim(error: BaseException | None) -> bool:
-    """Return whether an error, or one before it, came out of a collective."""
-    import torch.distributed as dist
-
-    visited: set[int] = set()  # an error may be its own cause
-    while error is not None and id(error) not in visited:
-        if isinstance(error, dist.DistError):
-            return True
-        if isinstance(error, RuntimeError) and _VICTIM.search(str(error)):
-            return True
-        visited.add(id(error))
-        error = error.__cause__ or error.__context__
-    return False
 
 
 # A run, driven command by command

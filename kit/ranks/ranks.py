@@ -56,8 +56,7 @@ class Ranks:
         values of the notebook that it uses; names that the notebook lacks are those of
         `%%px` cells. What it prints appears line by line, after the rank's number.
         Raises RankError where a rank fails or the ranks do not agree; after that, and
-        after an interrupt, they can be used again. Where one has died, or did not stop,
-        all start anew, and the error says which `%%px` cells to run again.
+        after an interrupt, all start anew, and what was there is gone.
         """
         name = f"{getattr(function, '__name__', type(function).__name__)}()"
         call = Call(self._engines, self._members, name)
@@ -183,14 +182,12 @@ class RanksDriver(Driver):
     """Drives one run on ranks: all begin at once and make equal steps."""
 
     variant: RanksVariant
-    _is_closed = False
+    _has_begun = False
 
     def prepare(self) -> None:
         """Let the ranks make a run, each its own."""
-        #: The epoch in which the ranks have this run; none yet.
-        self._epoch = -1
         self._ask(there.begin_run, *self.variant.sent)
-        self._epoch = self.variant.engines.epoch
+        self._has_begun = True
 
     def open(self, *, watch_memory: bool = False) -> Stretch:
         """Start all; the memory of ranks is not watched."""
@@ -200,18 +197,10 @@ class RanksDriver(Driver):
         """Start all generators, and run them to their first yield."""
         self.has_ended = False
         self._steps_since_start = 0
-        try:
-            firsts = self._ask(there.start_run, seed)
-        except RankError as error:
-            if error.ranks or not error.answers:
-                raise
-            members = self.variant.members
-            late = [rank for rank in members if rank not in error.answers]
-            what = f"{name_ranks(late)} came to no first `yield`, others did"
-            raise self._unequal(what, error) from None
+        firsts = self._ask(there.start_run, seed)
         without = [rank for rank, first in firsts.items() if first is None]
         if 0 < len(without) < len(firsts):
-            raise self._unequal(f"{name_ranks(without)} ended before a first `yield`")
+            raise self._refuse(f"{name_ranks(without)} ended before a first `yield`")
         return None if without else self._join([*firsts.values()])
 
     def time(self, steps: int, seconds: float = 0.0) -> Stretch:
@@ -249,16 +238,11 @@ class RanksDriver(Driver):
     def _advance_all(self, count: int) -> Stretch:
         """Let all ranks make so many steps at once, fewer where they end."""
         work = functools.partial(there.time_steps, count=count)
-        try:
-            timed = self._ask(there.use_driver, work)
-        except RankError as error:
-            have_ended = [each.has_ended for each in error.answers.values()]
-            if error.ranks or not any(have_ended):
-                raise
-            raise self._unequal(self._tell_ends(error.answers), error) from None
+        timed = self._ask(there.use_driver, work)
         answers = [*timed.values()]
         if len({(each.stretch.steps, each.has_ended) for each in answers}) > 1:
-            raise self._unequal(self._tell_ends(timed))
+            steps = [f"rank {rank} {each.steps_done}" for rank, each in timed.items()]
+            raise self._refuse(f"ranks have made different steps: {', '.join(steps)}")
         self.has_ended = answers[0].has_ended
         self.tail_seconds = max(each.tail_seconds for each in answers)
         self._steps_done = answers[0].steps_done
@@ -283,30 +267,9 @@ class RanksDriver(Driver):
             first.metrics,
         )
 
-    def _tell_ends(self, timed: Mapping[int, there.TimedSteps]) -> str:
-        """Say which ranks ended, after how many steps, and which did not."""
-        parts = []
-        others = []
-        for rank in self.variant.members:
-            if rank in timed and timed[rank].has_ended:
-                parts.append(f"rank {rank} ended after {timed[rank].steps_done} steps")
-            else:
-                others.append(rank)
-        if others:
-            parts.append(f"{name_ranks(others)} did not")
-        return ", ".join(parts)
-
-    def _unequal(self, what: str, error: RankError | None = None) -> RankError:
-        """Return the error for ranks that do not make equal steps.
-
-        `error` is what became of those that waited for others.
-        """
-        places = error.places if error else ()
-        usable = error.usable if error else ""
-        first = f"{self.variant.experiment.name}(): {what}."
-        lines = [first, *places, _EQUAL_STEPS, usable]
-        message = "\n".join(line for line in lines if line)
-        return RankError(message, places=places, usable=usable)
+    def _refuse(self, what: str) -> RankError:
+        """Return the error for ranks that do not make equal steps."""
+        return RankError(f"{self.variant.experiment.name}(): {what}.\n{_EQUAL_STEPS}")
 
     def on_each(self, function: Callable[[Driver], Any]) -> list[Any]:
         """Call a function with the run's driver on each rank; return the answers."""
@@ -315,9 +278,9 @@ class RanksDriver(Driver):
     def close(self, because: BaseException | None = None) -> None:
         """Close all generators, unless a failure has done so."""
         self.read_memory()
-        if self._is_closed or self._epoch != self.variant.engines.epoch:
+        if not self._has_begun or self.variant.engines.are_broken:
             return
-        self._is_closed = True
+        self._has_begun = False
         hasty = KeyboardInterrupt() if isinstance(because, KeyboardInterrupt) else None
         for notes in self._ask(there.close_run, hasty).values():
             for note in notes:

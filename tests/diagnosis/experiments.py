@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 import os
 import threading
 import time
@@ -71,18 +70,6 @@ class Far(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
-class NeedsDigits(nn.Module):
-    """A model of small differences of large numbers."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.model = nn.Linear(4, 1).double()
-
-    def forward(self, rows):
-        return self.model((rows + 1e9) - 1e9)
-
-
 def entry_points():
     owners = [torch, torch.Tensor, torch.autograd, threading.Thread, DataLoader]
     owners += [torch.optim.Optimizer, torch.optim.SGD]
@@ -117,10 +104,9 @@ def simulating(clock):
     """Let a diagnosis run at full length on a clock that only experiments move."""
     with clock, pytest.MonkeyPatch.context() as patch:
         patch.delenv("KIT_QUICK")
+
         # What an operation costs and recording takes would be timed on this clock; one
         # thread, which others do not hold up, is one for each core.
-        patch.setattr("kit.diagnosis.profiling._BLURRED", math.inf)
-
         def look_around(*_):
             return 2e-5, max(CORES, torch.get_num_threads())
 
@@ -154,9 +140,6 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
         torch.set_num_threads(CORES + 6)
     if verdict == "settings":
         torch.autograd.set_detect_anomaly(True, check_nan=False)
-    hooked = nn.Identity()
-    if verdict == "hooks":
-        hooked.register_forward_hook(lambda *_: spend())
 
     def use_threads():
         clock.work(COST_SECONDS * (torch.get_num_threads() != CORES))
@@ -172,7 +155,6 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
         "memory": lambda: torch.add(ONES, 1, out=SUMS),
         "threads": use_threads,
         "settings": lambda: clock.work(cost * torch.is_anomaly_enabled()),
-        "hooks": lambda: hooked(ONES),
         "healthy": lambda: torch.sort(MIXED),
     }[verdict]
     while True:
@@ -182,13 +164,12 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
 
 
 def profile(across=None, **facts):
-    """Return what a profiled run might say; `across` are fractions of its one step."""
-    names = ["python", "compute", "memory", "other", "overhead", "optimizer", "loops"]
-    names.append("waiting")
-    fractions = {name: [(across or {}).get(name, 0.0)] for name in names}
+    """Return what a profiled run might say; `across` are fractions of its step."""
+    names = ["python", "compute", "memory", "other", "overhead", "optimizer", "waiting"]
+    fractions = dict.fromkeys(names, 0.0) | (across or {})
     known = {"trace": Trace([0, 1], [], [], []), "segments": [], "across": fractions}
     known |= {"shares": {"forward": 1.0}, "slowest": "", "lines": {}, "inner": {}}
-    known |= {"step_seconds": 1.0, "inflation": 0.0, "threads": CORES, "processes": 1}
+    known |= {"step_seconds": 1.0, "threads": CORES, "processes": 1}
     return Profile(**known | {"children": 0} | facts)
 
 

@@ -3,17 +3,15 @@
 import dataclasses
 import html
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from experiments import CORES, NeedsDigits, profile, report, simulating
+from experiments import CORES, profile, report, simulating
 from helpers import FakeClock
 from torch import nn
 
 import kit
-import kit.clock
 from kit.diagnosis.batches import Loading
 from kit.diagnosis.saving import Saving
 
@@ -38,26 +36,29 @@ def test_a_repair_that_gains_is_the_line_to_change_and_where():
     clock = FakeClock()
     with simulating(clock):
         found = kit.diagnose(spending, seconds=30.0, clock=clock, cost=0.18)
-    assert found.verdict == "settings" and found.places["anomaly"]
-    change, verify = found.next_steps()
-    assert change.startswith("change  torch.autograd.set_detect_anomaly(False)  (at ")
-    assert f"{Path(__file__).name}:" in change and "tried: saves 90 % [" in change
+    assert found.verdict == "settings"
+    change, float64, verify = found.next_steps()
+    assert change.startswith("change  torch.autograd.set_detect_anomaly(False)  (tried")
+    assert "saves 90 % [" in change and "model.float()" in float64
     assert verify.startswith("verify  kit.compare({")
     assert "With anomaly detection off, a step takes 90 % " in found.sentence()
     assert change in repr(found) and change in html.unescape(found._repr_html_())
 
 
-@pytest.mark.parametrize(("seconds", "tried"), [(40.0, 2), (70.0, 3)])
-def test_two_repairs_are_tried_and_more_in_more_seconds(seconds, tried):
+def test_what_there_is_no_time_for_is_named_with_the_seconds_that_it_takes():
+    def waste(*, clock):
+        torch.set_num_threads(CORES + 6)
+        torch.autograd.set_detect_anomaly(True, check_nan=False)
+        while True:
+            clock.work(0.27)
+            yield 1
+
     clock = FakeClock()
     with simulating(clock):
-        found = kit.diagnose(spending, seconds=seconds, clock=clock, cost=0.25)
-    assert {*found.tried} == {*["anomaly", "float32", "threads"][:tried]}
-    missing = re.search(
-        r"Not measured: a step with \d+ threads? \(about .*more seconds",
-        repr(found),
-    )
-    assert bool(missing) == (tried == 2)
+        found = kit.diagnose(waste, seconds=20.0, clock=clock)
+    assert {*found.tried} == {"anomaly"}
+    assert re.search(r"Not measured: a step with \d+ threads? \(about", repr(found))
+    assert clock.now < 100.0 + 20.0 + 3.0
 
 
 def test_a_repair_that_loses_is_stopped_early_and_not_advised():
@@ -75,7 +76,7 @@ def test_a_repair_that_loses_is_stopped_early_and_not_advised():
         found = kit.diagnose(slow_with_all_cores, seconds=40.0, clock=clock)
     assert sum(seen) <= 16, "as few as four blocks of one step, and those dropped"
     assert found.tried["threads"].value == pytest.approx(-19, rel=0.01)
-    told = f"with {CORES} threads, a step takes 20 × as long here"
+    told = f"with {CORES} threads, a step takes 20 × as long"
     assert told in repr(found) and "don't use it" in repr(found)
     assert found.verdict != "threads"
 
@@ -100,35 +101,14 @@ def test_one_slow_step_after_a_change_is_no_loss():
 
 
 def test_a_repair_of_useful_work_is_what_the_report_begins_with():
-    gains = {"channels_last": Saving(0.4, 0.35, 0.45)}
+    gains = {"compile": Saving(0.4, 0.35, 0.45)}
     found = dataclasses.replace(
         report(), verdict="healthy", reason="useful", savings={}, tried=gains
     )
-    assert (
-        found.sentence() == "With channels last, a step takes 40 % [35, 45] less time."
-    )
-    assert found.next_steps()[0].startswith("change  model = model.to(memory_format=")
+    gain = "With a compiled model, a step takes 40 % [35, 45] less time."
+    assert found.sentence() == gain
+    assert found.next_steps()[0].startswith("change  model = torch.compile(model)")
     assert "Nothing to repair" not in repr(found) and "rounding only" in repr(found)
-
-
-def test_a_repair_that_cannot_be_tried_leaves_the_rest_as_it_is():
-    clock = FakeClock()
-
-    def needs_digits(*, clock):
-        model, rows = NeedsDigits(), torch.rand(8, 4, dtype=torch.float64)
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
-        while True:
-            clock.work(0.1)
-            optimizer.zero_grad()
-            model(rows).sum().backward()
-            optimizer.step()
-            yield 8
-
-    with simulating(clock):
-        found = kit.diagnose(needs_digits, seconds=40.0, clock=clock)
-    assert "needs the digits" in found.untried["float32"]
-    assert "Not tried: float32 in place of float64; its outputs would" in repr(found)
-    assert found.verdict != "settings"
 
 
 def test_advice_that_cannot_gain_here_is_not_given():
@@ -175,46 +155,3 @@ def test_a_loop_that_waits_for_its_data_gets_the_advice_that_fits(
     assert all(words in found.advice.code for words in said), found.advice
     if "samples" in found.advice.code:
         assert "random" in found.advice.advise(), "it would freeze what is random"
-
-
-@pytest.mark.parametrize("kind", ["SGD", "RMSprop"])
-def test_the_line_to_change_names_the_readers_own_optimizer(kind):
-    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(40)])
-    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3)
-
-    def many_small(*, clock):
-        while True:
-            model(torch.ones(1, 8)).sum().backward()
-            optimizer.step()
-            clock.work(0.001)
-            yield 1
-
-    clock = FakeClock()
-    with simulating(clock):
-        found = kit.diagnose(many_small, seconds=20.0, clock=clock)
-    set_by_it = "fused" if kind == "SGD" else "foreach"
-    assert found.update == f"torch.optim.{kind}(…, {set_by_it}=True)"
-    assert "AdamW" not in repr(found)
-
-
-@pytest.mark.parametrize("is_sparse", [False, True])
-def test_a_dense_gradient_of_a_large_embedding_is_named(is_sparse):
-    table = nn.Embedding(20_000, 64, sparse=is_sparse)
-    model = nn.Sequential(table, nn.Linear(64, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def look_up(*, clock):
-        while True:
-            optimizer.zero_grad()
-            model(torch.randint(20_000, (8,))).sum().backward()
-            optimizer.step()
-            clock.work(0.001)
-            yield 8
-
-    clock = FakeClock()
-    with simulating(clock):
-        found = kit.diagnose(look_up, seconds=4.0, clock=clock)
-    assert ("of the 20,000 rows" in found.dense_embedding) is not is_sparse
-    told = dataclasses.replace(found, verdict="memory", tried={}, untried={}).advice
-    assert ("sparse=True" in told.code) is not is_sparse
-    assert ("20,000 rows" in told.sentence) is not is_sparse

