@@ -236,13 +236,13 @@ ADVICE = [
         "threads",
         "The threads do not fit the cores: there are too few, or they get in each "
         "other's way.",
-        "torch.set_num_threads(2)",
+        "",  # the line of the repair
         "01 how PyTorch runs: a second thread",
     ),
     Advice(
         "settings",
         "A setting makes the same work expensive: change it, if you do not need it.",
-        "torch.autograd.set_detect_anomaly(False)",
+        "",  # that of the repair, or of what is named
         "01 how PyTorch runs",
     ),
     Advice(

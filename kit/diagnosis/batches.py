@@ -1,4 +1,4 @@
-"""Loaders whose batches are in memory already: real ones, or those kept from before.
+"""What a loop's loaders give: real batches, or some that were kept from before.
 
 Each iterator of a loader is handed out inside one of the kit's. While nothing is left
 out it gives real batches and keeps some; else it gives the kept ones again, as many as

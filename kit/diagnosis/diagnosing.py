@@ -37,6 +37,8 @@ from kit.progress import Progress
 
 #: Rare long steps are looked for in so many seconds of unchanged steps.
 _PLAIN_SECONDS = 10.0
+#: Gradients are looked at before an update; it comes within so many steps.
+_MOST_STEPS_TO_AN_UPDATE = 16
 #: Causes that save their share at most where they were not left out.
 _BY_SHARE = ("input", "transfer", "python", "overhead", "sync", "optimizer")
 
@@ -126,13 +128,7 @@ class _Observation:
         is_over = False
         try:
             with variant.drive(0) as driver:
-                try:
-                    self._look(driver)
-                except RunEnded as end:
-                    if self.profile is None:
-                        steps = len(self.work.steps)
-                        raise refuse_short_run(variant, steps) from None
-                    self._note_end(str(end))
+                self._look_to_the_end(driver)
                 is_over = True
         except KeyboardInterrupt as error:
             if self.profile is None:
@@ -147,6 +143,7 @@ class _Observation:
             self.notes.append(f"While it was ended, it raised {said}")
         if not variant.runs[0].settled:
             self.notes.append("Step times had not become stable during the warm-up.")
+        self.notes += variant.notes
         diagnosis = self._conclude()
         if interrupt is not None:
             kept: Any = KeyboardInterrupt(
@@ -156,6 +153,20 @@ class _Observation:
             kept.diagnosis = diagnosis
             raise kept from None
         return diagnosis
+
+    def _look_to_the_end(self, driver: Driver) -> None:
+        """Look at the run until all is measured, or it ends."""
+        try:
+            self._look(driver)
+        except RunEnded as end:
+            if self.profile is None:
+                steps = len(self.work.steps)
+                raise refuse_short_run(driver.variant, steps) from None
+            self._note_end(str(end))
+        except Exception as error:
+            if self.profile is None or error is not driver.error:
+                raise
+            self._note_end(f"{type(error).__name__}: {error}")
 
     def _note_end(self, error: str) -> None:
         """Note that the run has ended before all was measured."""
@@ -169,14 +180,13 @@ class _Observation:
     def _look(self, driver: Driver) -> None:
         """Warm up, profile, and make the trials that there is time for."""
         self.work.is_plain = False  # in the first steps, something may be compiled
-        self.progress.doing = "warming up"
+        self._tell("warming up")
         driver.open()
         begun = clock.CLOCK.wall()
         driver.warm_up()
-        self.progress.doing = "profiling"
+        self._tell("profiling")
         self.profile = record(driver)[0]
         self.work.is_plain = True
-        self.progress.doing = "looking at the model"
         facts = Facts(self.profile, self.training, self.repairs)
         self._look_at_gradients(driver, facts)
         due = repairs.find_due(facts, try_compile=self.try_compile)
@@ -193,21 +203,28 @@ class _Observation:
         pace = self.profile.step_seconds
 
         def show() -> None:
-            self.progress.show((clock.CLOCK.wall() - begun) / self.seconds)
+            done = (clock.CLOCK.wall() - begun) / self.seconds
+            self.progress.show(min(1.0, done))
 
-        count = len(switches)
-        trials = Trials(driver, self.work, self.loaders, until, show, count)
+        left = len(switches)
+        trials = Trials(driver, self.work, self.loaders, until, show, left)
         self.left = {
             name: trials.find_seconds(switch, pace) for name, switch in switches.items()
         }
         for name, switch in switches.items():
             if trials.fits(switch, pace):
-                self.progress.doing = f"trying {self._name(name)}"
-                found = trials.make(switch, pace)
+                self._tell(f"trying {self._name(name)}")
+                found = trials.make(switch, pace, left)
                 del self.left[name]
                 self._keep(name, switch, found)
-        self.progress.doing = "looking for rare long steps"
+            left -= 1
+        self._tell("looking for rare long steps")
         self._look_for_long_steps(driver, until)
+
+    def _tell(self, doing: str) -> None:
+        """Show what is done now."""
+        self.progress.doing = doing
+        self.progress.show(0.0)
 
     def _look_for_long_steps(self, driver: Driver, until: float) -> None:
         """Make plain steps, unless enough of them have been made."""
@@ -220,13 +237,19 @@ class _Observation:
             driver.time(1, rest)
 
     def _look_at_gradients(self, driver: Driver, facts: Facts) -> None:
-        """Make a step, and find what is named while its gradients are there."""
+        """Make steps up to an update; find what is named while gradients are there."""
+        has_looked = False
 
         def look() -> None:
+            nonlocal has_looked
+            has_looked = True
             self.named |= find_named(facts)
 
         self.training.look = look
-        driver.time(1)
+        for _ in range(_MOST_STEPS_TO_AN_UPDATE):
+            driver.time(1)
+            if has_looked:
+                break
         self.training.look = None
 
     def _find_suspects(self) -> dict[str, Switch]:

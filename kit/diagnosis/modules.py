@@ -42,7 +42,8 @@ class Training:
             self._optimizers[id(optimizer)] = optimizer
             if self.look is not None:
                 gradients = [parameter.grad for parameter in self.list_parameters()]
-                self.has_sparse = any(x is not None and x.is_sparse for x in gradients)
+                sparse = [x for x in gradients if x is not None and x.is_sparse]
+                self.has_sparse = self.has_sparse or bool(sparse)
                 self.look()
 
         def enter(real: Callable[..., Any], context: Any) -> Any:

@@ -36,13 +36,15 @@ from kit.measuring.run import Driver, Variant
 from kit.mode import is_quick
 from kit.progress import Progress
 
-#: Seconds of plain steps before and after, and of recorded ones; most of these.
+#: Seconds of plain steps before and after, and of recorded ones; most of these, and
+#: of their events, which have to be read.
 _PLAIN_SECONDS = 0.3
 _RECORDED_SECONDS = 0.5
 _LEAST_STEPS = 5
 _MOST_STEPS = 60
+_MOST_EVENTS = 100_000
 #: Of steps that are longer, single ones are recorded.
-LONG_STEP_SECONDS = 0.5
+_LONG_STEP_SECONDS = 0.5
 #: A pause between operations that is so many operations long is the reader's own code.
 _LONG_PAUSE = 20
 _LABELS = {
@@ -79,7 +81,7 @@ _KERNELS = re.compile(
     re.I,
 )
 _TRAINING = ("forward", "backward")
-_ACROSS = ("python", "compute", "memory", "other", "overhead", "optimizer", "waiting")
+_ACROSS = ("compute", "memory", "other", "overhead", "waiting")
 
 
 class Segment(NamedTuple):
@@ -117,7 +119,7 @@ class Profile(NamedTuple):
     @property
     def other_threads(self) -> int:
         """Which other number of threads to try: that of the cores, or one."""
-        return self.cores if self.threads != self.cores else 1
+        return 1 if self.fits_cores else self.cores
 
     @property
     def fits_cores(self) -> bool:
@@ -168,13 +170,17 @@ def record(driver: Any, steps: int | None = None) -> list[Profile]:
     """Run plain steps, recorded steps, and plain steps of a run that is warm.
 
     `driver` drives a run that is started once, or one on ranks. `steps` is how many are
-    recorded, by default as many as about a second holds. Returns a profile of each
-    process. Raises ExperimentError where it cannot be profiled.
+    recorded, by default as many as half a second holds, or fewer where that would be
+    very many events. Returns a profile of each process. Raises ExperimentError where it
+    cannot be profiled.
     """
     children = len(driver.find_children())
     plain = _count_steps(driver, _PLAIN_SECONDS)
     before = driver.time(plain)
-    steps = steps or _count_steps(driver, _RECORDED_SECONDS)
+    if not steps:
+        [first, *_] = driver.on_each(functools.partial(_record_steps, steps=2))
+        most = max(1, _MOST_EVENTS // max(1, len(first.main)))
+        steps = min(most, _count_steps(driver, _RECORDED_SECONDS))
     looks = driver.on_each(functools.partial(_watch_steps, steps=steps + 1))
     # The sampler is a thread, which makes pauses: it looks at steps of its own.
     traces = driver.on_each(functools.partial(_record_steps, steps=steps + 1))
@@ -219,7 +225,7 @@ def look_around(_: object = None) -> tuple[float, int]:
 
 def _count_steps(driver: Driver, seconds: float) -> int:
     per_step = max(driver.step_seconds, 1e-6)
-    if is_quick() or per_step > LONG_STEP_SECONDS:
+    if is_quick() or per_step > _LONG_STEP_SECONDS:
         return 1
     return min(_MOST_STEPS, max(_LEAST_STEPS, math.ceil(seconds / per_step)))
 

@@ -1,7 +1,8 @@
 """The repairs that a diagnosis can try, and when it does: the table `REPAIRS`.
 
-To add one: write its switch in `kit.diagnosis.repairing`, and a row here that says when
-it is tried and how it is called. What is only named stands in `kit.diagnosis.named`.
+To add one: a row here that says when it is tried and how it is called; its switch is
+made in `kit.diagnosis.repairing`, where there is none like it yet. What is only named
+stands in `kit.diagnosis.named`.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ REPAIRS = {
         causes=("settings",),
     ),
     "deterministic": Row(
-        _setting("deterministic", lambda mode: mode == 2, 0),
+        _setting("deterministic", bool, 0),
         "any algorithms, not only deterministic ones",
         "torch.use_deterministic_algorithms(False)",
         _is_slow("deterministic"),
@@ -188,7 +189,7 @@ REPAIRS = {
         repairing.Compiled,
         "a compiled model",
         "model = torch.compile(model)",
-        lambda facts: facts.training.has_compiled,
+        lambda facts: False,  # on request only
         _refuse_compiled,
         effect=_ROUNDING,
         causes=("overhead", "memory", "compute"),

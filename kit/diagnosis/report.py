@@ -93,8 +93,8 @@ class Diagnosis:
             return None
         if winner := self._find_winner():
             code, effect = REPAIRS[winner].code, REPAIRS[winner].effect
-        elif advice.remedy in [*self.tried, *self.untried] or self.named:
-            code, effect = "", ""  # it gains nothing, or what is named goes first
+        elif advice.remedy in [*self.tried, *self.untried]:
+            code, effect = "", ""
         else:
             code, effect = advice.code, advice.effect
         return dataclasses.replace(advice, code=self._fill(code), effect=effect)
@@ -159,20 +159,22 @@ class Diagnosis:
         found = compare(names, seconds=seconds)
         ratio = found.ratio
         gained = Saving(*(1 - 1 / x for x in (ratio.value, ratio.low, ratio.high)))
-        predicted = self.tried.get(self._find_winner())
-        predicted = predicted or self.savings.get(self.verdict or "")
+        winner = self._find_winner() or self.find_best([*self.tried])
+        predicted = self.savings.get(self.verdict or "")
+        if winner and (predicted is None or self._find_winner()):
+            predicted = self.tried[winner]
         title = f"The repair saves {gained}"
         if ratio.verdict == "cannot tell":
             title = f"Cannot tell whether the repair saves time: {gained}"
         elif ratio.verdict == "slower":
-            title = f"The repair costs time, it saves {gained}"
+            title = f"The repair costs time: {gained}"
         title += f"; predicted: {predicted or 'nothing'}"
         return Verification(found.trials, found.labels, finding=title)
 
     # What is shown
 
     def _list_shown(self) -> list[tuple[str, Saving]]:
-        """Return names of causes and repairs with what they save, the most first."""
+        """Return causes, the largest first, and repairs, with what they save."""
         causes = sorted(self.savings.items(), key=lambda item: -item[1].value)
         shown = [
             (f"without {self._name(cause)}", each)
@@ -218,10 +220,6 @@ class Diagnosis:
             remarks.append(f"Not tried: {name}; {why}.")
         for each in self.named.values():
             remarks.append(f"{each.sentence} {each.effect}".rstrip())
-        for cause, saving in self.savings.items():
-            if not saving.is_known:
-                name = self._name(cause)
-                remarks.append(f"What {name} costs is not known: {saving.reason}.")
         remarks += self.notes
         remarks.append(
             "Brackets are 95 % intervals from blocks of steps in this one run; another "

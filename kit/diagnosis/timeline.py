@@ -165,10 +165,10 @@ def _list_spans(profile: Profile) -> Iterator[tuple[str, int, int, str, str]]:
     for start, stop, name, *_ in trace.main + trace.others:
         if name.startswith(EXCHANGES):
             yield EXCHANGE, start, stop, "communication", name
-    until = 0
-    for start, stop, name, _, is_label, is_backward in trace.others:
-        if start >= until and not is_label and not name.startswith(EXCHANGES):
-            until = stop
+    until = Counter[str]()
+    for start, stop, name, thread, is_label, is_backward in trace.others:
+        if start >= until[thread] and not is_label and not name.startswith(EXCHANGES):
+            until[thread] = stop
             phase = "backward" if is_backward else ""
             yield f"{phase or 'other'} thread", start, stop, phase, name
     for start, stop, name, lane, *_ in trace.devices:

@@ -39,7 +39,7 @@ _FRAMEWORKS |= {"fastai", "ignite", "skorch", "stable_baselines3", "timm", "diff
 _FRAMEWORKS |= {"sentence_transformers", "composer", "catalyst", "mmengine"}
 _ONE_ONLY = """a profiler is already at work, and PyTorch has one only.
 Leave it out, around this call or inside the experiment: the kit records the same."""
-_KIT = str(Path(__file__).parents[1])
+_KIT = f"{Path(__file__).parents[1]}{os.sep}"
 _DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
 _KINDS = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", *_DEVICE_KINDS}
 

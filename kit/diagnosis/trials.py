@@ -55,20 +55,22 @@ class Trials:
         self._loaders = loaders
         self._until = until
         self._show = show
-        self._count = count
         self._pace = 0.0
+        self._left = 1
         each = (until - clock.CLOCK.wall()) / max(1, count) / (4 * (_MOST_GROUPS + 1))
         longest = min(each, _LONGEST_BLOCK_SECONDS)
         self._block_seconds = max(longest, _BLOCK_SECONDS)
 
-    def make(self, switch: Switch, pace: float) -> Saving:
+    def make(self, switch: Switch, pace: float, left: int) -> Saving:
         """Make the groups of one trial; return what was saved.
 
-        `pace` is how many seconds a step takes. Where the switch fails, the saving is
+        `pace` is how many seconds a step takes; `left` trials, with this one, share the
+        time. Where the switch fails, the saving is
         not known, and says why. Raises RunEnded where the run has ended, by an error or
         otherwise.
         """
         self._pace = pace
+        self._left = left
         values: list[float] = []
         try:
             self._make_groups(switch, values)
@@ -77,7 +79,7 @@ class Trials:
                 raise
         except Exception as error:
             if error is self._driver.error:
-                raise RunEnded(str(error)) from None
+                raise RunEnded(f"{type(error).__name__}: {error}") from None
             # Else it is the switch's own.
             return saving.unknown(f"it cannot be tried ({type(error).__name__})")
         finally:
@@ -141,8 +143,7 @@ class Trials:
         """Return how many groups there are time for, if later trials get theirs."""
         if is_quick():
             return _QUICK_GROUPS
-        seconds = (self._until - clock.CLOCK.wall()) / max(1, self._count)
-        self._count -= 1
+        seconds = (self._until - clock.CLOCK.wall()) / self._left
         groups = seconds / self._find_group_seconds(switch, self._pace) - 0.5
         return min(_MOST_GROUPS, max(_LEAST_GROUPS, math.floor(groups)))
 

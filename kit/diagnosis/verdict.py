@@ -11,7 +11,7 @@ from kit.diagnosis.profiling import Profile
 from kit.diagnosis.repairs import FOLLOWING, list_remedies
 from kit.diagnosis.saving import Saving
 
-#: What is no more than this is no verdict: a saving, or a share of the profile.
+#: What is less than this is no verdict: a saving, or a share of the profile.
 _WORTH_A_REPAIR = 0.10
 _WORTH_A_LOOK = 0.20
 #: What a share of the profile is worth, compared with what was measured.

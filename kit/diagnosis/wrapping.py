@@ -58,7 +58,7 @@ def change(
 ) -> Experiment:
     """Return the experiment with changes that are at work while it runs.
 
-    `work` is what its first run is watched by.
+    `work` is what its runs are watched by, else each by one of its own.
     """
     driven = functools.partial(_drive, experiment, changes, work)
     return replace(experiment, function=driven, written=experiment.own)

@@ -165,7 +165,7 @@ def planted(*, clock, verdict, cost=COST_SECONDS, pause=0.001, name=BOLD):
 
 def profile(across=None, **facts):
     """Return what a profiled run might say; `across` are fractions of its step."""
-    names = ["python", "compute", "memory", "other", "overhead", "optimizer", "waiting"]
+    names = ["compute", "memory", "other", "overhead", "waiting"]
     fractions = dict.fromkeys(names, 0.0) | (across or {})
     known = {"trace": Trace([0, 1], [], [], []), "segments": [], "across": fractions}
     known |= {"shares": {"forward": 1.0}, "slowest": "", "lines": {}, "inner": {}}

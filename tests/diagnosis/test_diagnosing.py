@@ -220,8 +220,8 @@ def test_a_switch_that_fails_midway_is_off_in_the_trials_that_follow(monkeypatch
 
 
 def test_what_is_not_known_is_never_written_as_a_number():
-    lost = {"input": unknown("its blocks were disturbed")}
-    said = repr(dataclasses.replace(diagnosed(), savings=lost, tried={}))
+    lost = {"threads": unknown("its blocks were disturbed")}
+    said = repr(dataclasses.replace(diagnosed(), savings={}, tried=lost))
     assert "nan" not in said and "its blocks were disturbed" in said
     assert not re.search(r"[-−]\d{2,} %", said)
 

@@ -1,14 +1,14 @@
 """Ordinary loops in other people's shapes are diagnosed; none ends with an error."""
 
 import pytest
-from benchmarks.ordinary import COMPILED, LOOPS
+from ordinary import LOOPS
 
 import kit
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-@pytest.mark.parametrize("name", [name for name in LOOPS if name not in COMPILED])
+@pytest.mark.parametrize("name", LOOPS)
 def test_an_ordinary_loop_is_diagnosed_without_an_error(name):
     found = kit.diagnose(LOOPS[name])
     assert sum(found.shares.values()) == pytest.approx(1)

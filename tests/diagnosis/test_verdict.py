@@ -87,7 +87,7 @@ def test_workers_that_take_cores_from_the_training_are_told():
 
 
 SPOKEN_FOR = [
-    ({"across": {"optimizer": 0.3}}, ["fused"]),
+    ({"shares": {"optimizer": 0.3}}, ["fused"]),
     ({"across": {"compute": 0.8}}, ["bfloat16"]),
     ({"children": 2}, ["threads"]),
     ({"across": {"waiting": 0.5}}, ["threads"]),
