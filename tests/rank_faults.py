@@ -65,7 +65,10 @@ def list_processes():
 
 def list_listening():
     """Addresses at which this process and its children listen."""
-    found = [c for each in list_processes() for c in each.net_connections("inet")]
+    found = []
+    for each in list_processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += each.net_connections("inet")
     return [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN]
 
 

@@ -17,7 +17,7 @@ from rank_faults import (
 import kit
 from kit.ranks import RankError
 
-STARTS, CALLS, ROUNDS = 3, 100, 10
+STARTS, CALLS, ROUNDS = 3, 100, 3
 #: Promised, in seconds. Ranks wait for each other for TIMEOUT seconds here.
 START, CALL, CULPRIT = 10.0, 0.05, 10.0
 TIMEOUT, LATER = 5, 5.0
