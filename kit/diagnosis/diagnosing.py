@@ -323,6 +323,5 @@ class _Observation:
             phase = PHASE_OF_CAUSE.get(cause, cause)
             share = profile.across.get(phase, profile.shares.get(phase, 0.0))
             if share > LEAST_SAVING or known is not None:
-                why = f"; {known.reason}" if known else ""
-                reason = f"its share of the profile{why}"
+                reason = known.reason if known else ""
                 self.savings[cause] = saving.from_share(share, reason)

@@ -62,7 +62,7 @@ def unknown(reason: str) -> Saving:
     return Saving(math.nan, reason=reason, measured=False)
 
 
-def from_share(share: float, reason: str = "its share of the profile") -> Saving:
+def from_share(share: float, reason: str = "") -> Saving:
     """Return the most that is saved by what takes this share of a step.
 
     >>> str(from_share(0.5))
