@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Generator, Iterator
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kit.diagnosis.wrapping import LOADER, Work, wrapped
 
-#: So many batches are kept at most, and so many bytes.
+#: So many batches are kept at most, with so many tensors, and so many bytes; fewer
+#: where workers have sent them, whose batches lie in shared memory.
 _MOST_KEPT = 32
+_MOST_TENSORS = 200
 _MOST_BYTES = 500e6
+_MOST_SHARED_BYTES = 30e6
 #: What a loader with workers keeps ready for each of them, where it does not say.
 _PREFETCHED = 2
 #: What a batch may hold beside tensors, and is never changed in place.
@@ -40,16 +44,23 @@ class Loading(NamedTuple):
 class Record:
     """What is known of a loader, and the batches that were kept.
 
-    `ends` are the numbers of the steps in which an epoch ended. `obstacle` says why
-    batches cannot be given again.
+    `signature` tells it from others, and `find_loader` returns it, or None once it is
+    gone. `ends` are the numbers of the steps in which an epoch ended. `obstacle` says
+    why batches cannot be given again.
     """
 
+    signature: object
+    find_loader: Callable[[], Any]
+    #: Whether it is known when an epoch ends, without reading all of it.
+    has_end: bool = False
     workers: int = 0
     #: Whether they stay from one epoch to the next.
     stays: bool = False
     #: How many batches its workers keep ready.
     prefetched: int = 0
     given: int = 0
+    #: Whether all batches of an epoch were given, and no other one has begun.
+    has_ended: bool = False
     ends: list[int] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
     #: How often each tensor that is kept had been changed then.
@@ -60,20 +71,25 @@ class Record:
 
     def keep(self, batch: Any) -> None:
         """Keep a batch, as long as there is room."""
-        import torch
-        from torch.utils._pytree import tree_leaves
-
-        leaves = tree_leaves(batch)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        if any(tensor.grad_fn is not None for tensor in tensors):
-            self.obstacle = "its batches belong to a graph of their own"
         if self.obstacle or len(self.kept) >= _MOST_KEPT:
             return
-        size = sum(tensor.nbytes for tensor in tensors)
-        if self.kept and self.bytes_kept + size > _MOST_BYTES:
+        try:
+            self._keep(batch)
+        except Exception as error:  # sparse tensors, or objects of the reader's
+            self.obstacle = f"its batches cannot be kept ({type(error).__name__})"
+
+    def _keep(self, batch: Any) -> None:
+        tensors = _list_tensors(batch)
+        if any(tensor.grad_fn is not None for tensor in tensors):
+            self.obstacle = "its batches belong to a graph of their own"
+            return
+        size = self.bytes_kept + sum(tensor.nbytes for tensor in tensors)
+        most = _MOST_SHARED_BYTES if self.workers else _MOST_BYTES
+        is_full = size > most or len(self.versions) + len(tensors) > _MOST_TENSORS
+        if self.kept and is_full:
             return
         self.kept.append(_copy_containers(batch))
-        self.bytes_kept += size
+        self.bytes_kept = size
         tracked = [tensor for tensor in tensors if not tensor.is_inference()]
         self.versions += [(tensor, tensor._version) for tensor in tracked]
 
@@ -95,6 +111,23 @@ class Record:
         return _copy_containers(batch)
 
 
+def _list_tensors(batch: Any) -> list[Any]:
+    """Return the tensors of a batch, also those of objects that hold them."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    found = []
+    for leaf in tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif not isinstance(leaf, _PLAIN):
+            data = getattr(leaf, "data", None)
+            inner = data if isinstance(data, Mapping) else getattr(leaf, "__dict__", {})
+            values = tree_leaves(dict(inner))
+            found += [each for each in values if isinstance(each, torch.Tensor)]
+    return found
+
+
 def _copy_containers(batch: Any) -> Any:
     """Copy what a batch is made of, but its tensors: a loop may take it apart."""
     import torch
@@ -112,7 +145,7 @@ class Loaders:
 
     def __init__(self, work: Work) -> None:
         self._work = work
-        self.records: dict[Any, Record] = {}
+        self.records: list[Record] = []
         #: Whether batches that were kept are given, and whether real ones are kept.
         self.replays = False
         self.keeps = False
@@ -126,41 +159,71 @@ class Loaders:
             yield
 
     def _hand_out(self, real: Callable[..., Any], loader: Any) -> Iterator[Any]:
-        collate = getattr(loader.collate_fn, "__code__", type(loader.collate_fn))
-        # A loader may be made anew for each epoch, and its data set with it.
-        key = type(loader.dataset), loader.batch_size, collate
-        record = self.records.setdefault(key, Record())
+        from torch.utils.data import BatchSampler
+
+        length = _find_length(loader)
+        record = self._find_record(loader, length)
+        record.has_ended = False
+        # A sampler of the reader's may give batches without an end.
+        is_own = type(loader.batch_sampler) not in (BatchSampler, type(None))
+        record.has_end = length is not None and (not is_own or bool(record.ends))
         record.workers = loader.num_workers
         record.stays = loader.persistent_workers
         record.prefetched = loader.num_workers * (loader.prefetch_factor or _PREFETCHED)
-        return _Batches(self, record, _find_length(loader), lambda: real(loader))
+        return _Batches(self, record, length, lambda: real(loader))
+
+    def _find_record(self, loader: Any, length: int | None) -> Record:
+        """Return what is known of a loader, or of one that was made alike before it.
+
+        A loader may be made anew for each epoch, and its data set with it.
+        """
+        collate = getattr(loader.collate_fn, "__code__", type(loader.collate_fn))
+        signature = type(loader.dataset), loader.batch_size, collate, length
+        for record in self.records:
+            if record.find_loader() is loader:
+                return record
+        for record in self.records:
+            is_over = record.find_loader() is None or record.has_ended
+            if is_over and record.signature == signature:
+                record.find_loader = weakref.ref(loader)
+                return record
+        self.records.append(Record(signature, weakref.ref(loader)))
+        return self.records[-1]
 
     def note_end(self, record: Record) -> None:
         """Note that an epoch has ended in this step."""
         record.ends.append(len(self._work.steps))
+        record.has_ended = True
 
     @property
     def used(self) -> list[Record]:
         """The loaders that have given batches, first the one that has given most."""
-        used = [record for record in self.records.values() if record.given]
+        used = [record for record in self.records if record.given]
         return sorted(used, key=lambda record: -record.given)
 
     @property
     def ready(self) -> int:
         """How many batches the workers of a loader hold ready at most."""
-        return max((record.prefetched for record in self.records.values()), default=0)
+        return max((record.prefetched for record in self.records), default=0)
 
     @property
     def workers(self) -> int:
         """How many workers a loader has at most."""
-        return max((record.workers for record in self.records.values()), default=0)
+        return max((record.workers for record in self.records), default=0)
 
     @property
     def obstacle(self) -> str:
         """Why batches cannot be given again, "" where they can."""
         if not self.used:
             return "no loader of PyTorch was seen"
+        if not all(each.has_end for each in self.used):
+            return "when an epoch of its loader ends is not known"
         return next((each.obstacle for each in self.used if each.obstacle), "")
+
+    @property
+    def ends(self) -> set[int]:
+        """The numbers of the steps in which an epoch has ended."""
+        return {step for record in self.records for step in record.ends}
 
     def find_loading(self) -> Loading:
         """Return how batches are loaded, by the loader that has given most."""
@@ -220,6 +283,7 @@ class _Batches:
             batch = self._read()
         self._given += 1
         record.given += 1
+        record.has_ended = self._given == self._length
         return batch
 
     def _read(self) -> Any:

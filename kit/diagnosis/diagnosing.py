@@ -35,6 +35,8 @@ from kit.measuring.run import Driver
 from kit.mode import is_quick
 from kit.progress import Progress
 
+#: Trials end after this share of the seconds: some steps take longer than it seems.
+_SHARE_OF_TRIALS = 0.8
 #: Rare long steps are looked for in so many seconds of unchanged steps.
 _PLAIN_SECONDS = 10.0
 #: Gradients are looked at before an update; it comes within so many steps.
@@ -143,7 +145,6 @@ class _Observation:
             self.notes.append(f"While it was ended, it raised {said}")
         if not variant.runs[0].settled:
             self.notes.append("Step times had not become stable during the warm-up.")
-        self.notes += variant.notes
         diagnosis = self._conclude()
         if interrupt is not None:
             kept: Any = KeyboardInterrupt(
@@ -199,7 +200,7 @@ class _Observation:
         repairing = {name: self.repairs[name] for name in possible}
         pairs = itertools.zip_longest(self._find_suspects().items(), repairing.items())
         switches = dict(filter(None, itertools.chain(*pairs)))
-        until = begun + self.seconds
+        until = begun + _SHARE_OF_TRIALS * self.seconds
         pace = self.profile.step_seconds
 
         def show() -> None:
@@ -238,19 +239,18 @@ class _Observation:
 
     def _look_at_gradients(self, driver: Driver, facts: Facts) -> None:
         """Make steps up to an update; find what is named while gradients are there."""
-        has_looked = False
 
         def look() -> None:
-            nonlocal has_looked
-            has_looked = True
+            self.training.look = None  # once is enough
             self.named |= find_named(facts)
 
+        self.work.is_plain = False
         self.training.look = look
         for _ in range(_MOST_STEPS_TO_AN_UPDATE):
-            driver.time(1)
-            if has_looked:
-                break
+            if self.training.look is not None:
+                driver.time(1)
         self.training.look = None
+        self.work.is_plain = True
 
     def _find_suspects(self) -> dict[str, Switch]:
         """Return what to leave out, the largest share first.

@@ -15,6 +15,8 @@ from kit.diagnosis.repairs import Facts, miss_instructions
 
 #: Denormal numbers may cost time where there are more than this share.
 _MANY_DENORMALS = 0.001
+#: Gradients of less than this share of the parameters cost little.
+_FEW_IDLE = 0.05
 #: A dense gradient of so many numbers costs more than one of the rows that a step
 #: touches, where these are less than this share.
 _LARGE_TABLE = 1_000_000
@@ -75,13 +77,16 @@ def _find_idle_gradients(facts: Facts) -> str:
     everywhere = [x for x in gc.get_objects() if issubclass(type(x), Optimizer)]
     groups = [group for optimizer in everywhere for group in optimizer.param_groups]
     updated = {id(parameter) for group in groups for parameter in group["params"]}
-    count = 0
+    count = whole = 0
     for root in facts.training.find_roots():
         for parameter in root.parameters():
+            whole += parameter.numel()
             has_gradient = parameter.grad is not None and parameter.requires_grad
             if has_gradient and id(parameter) not in updated:
                 count += parameter.numel()
-    return f"Gradients of {count:,} numbers belong to no optimizer." if count else ""
+    if count <= _FEW_IDLE * whole:
+        return ""
+    return f"Gradients of {count:,} numbers belong to no optimizer."
 
 
 def _find_autocast(facts: Facts) -> str:

@@ -177,16 +177,21 @@ def record(driver: Any, steps: int | None = None) -> list[Profile]:
     children = len(driver.find_children())
     plain = _count_steps(driver, _PLAIN_SECONDS)
     before = driver.time(plain)
-    if not steps:
+    is_long = driver.step_seconds > _LONG_STEP_SECONDS
+    if is_long:
+        steps = steps or 1
+    elif not steps:
         [first, *_] = driver.on_each(functools.partial(_record_steps, steps=2))
         most = max(1, _MOST_EVENTS // max(1, len(first.main)))
         steps = min(most, _count_steps(driver, _RECORDED_SECONDS))
     looks = driver.on_each(functools.partial(_watch_steps, steps=steps + 1))
-    # The sampler is a thread, which makes pauses: it looks at steps of its own.
-    traces = driver.on_each(functools.partial(_record_steps, steps=steps + 1))
-    after = driver.time(plain)
+    traces = [look.trace for look in looks]
+    if not is_long:
+        # The sampler is a thread, which makes pauses: it looks at steps of its own.
+        traces = driver.on_each(functools.partial(_record_steps, steps=steps + 1))
+        before.extend(driver.time(plain))
     here = driver.on_each(look_around)
-    seconds = (before.seconds + after.seconds) / (before.steps + after.steps)
+    seconds = before.seconds / before.steps
     facts = {"step_seconds": seconds, "children": children, "processes": len(looks)}
     is_script = driver.variant.experiment.is_script
     return [
@@ -448,7 +453,7 @@ def _weigh_devices(trace: Trace, now: Any) -> None:
     for event in trace.devices:
         took = max(0, event.stop - max(event.start, until))
         until = max(until, event.stop)
-        if not event.name.startswith(("Memcpy", "Memset")):
+        if not event.name.startswith(("Memcpy", "Memset", "nccl")):
             now["compute" if _KERNELS.match(event.name) else "memory"] += took
             busy += took
     host = now["forward"] + now["backward"] + now["optimizer"]

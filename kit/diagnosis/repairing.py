@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -57,11 +58,12 @@ class OtherThreads(Repair):
         """Let the loop set a number of its own only while nothing is changed."""
         import torch
 
-        process = os.getpid()
+        here = os.getpid(), threading.get_ident()
         self._set = torch.set_num_threads
 
         def set_number(real: Callable[[int], None], number: int) -> None:
-            if os.getpid() != process:  # a worker has the one thread that it asks for
+            # A worker, or a thread that pins memory, has the one that it asks for.
+            if (os.getpid(), threading.get_ident()) != here:
                 real(number)
                 return
             self._own = number

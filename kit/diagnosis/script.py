@@ -23,6 +23,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
+from weakref import WeakKeyDictionary
 
 from greenlet import getcurrent, greenlet
 
@@ -232,19 +233,17 @@ class Script:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         process, most, steps = os.getpid(), self._most, 0
-        known, counts = list[Any](), list[int]()
+        #: How often each optimizer has stepped that is still there, as they came.
+        counts: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
         def count(optimizer: Any, *_: object) -> None:
             nonlocal steps
             if getcurrent() is not script or os.getpid() != process:
                 return  # another thread's, or a forked child's
-            if not any(each is optimizer for each in known):
-                known.append(optimizer)
-                counts.append(0)
-            place = next(n for n, each in enumerate(known) if each is optimizer)
-            counts[place] += 1
-            often = [n for n, each in enumerate(counts) if each >= _OFTEN * max(counts)]
-            steps += place == often[-1]
+            counts[optimizer] = counts.get(optimizer, 0) + 1
+            least = _OFTEN * max(counts.values())
+            often = [each for each, count in counts.items() if count >= least]
+            steps += optimizer is often[-1]
 
         class Label(profiler.record_function):  # type: ignore[misc, valid-type]
             def __exit__(self, *error: Any) -> None:

@@ -105,6 +105,8 @@ class BatchesInMemory(Switch):
 class NoUpdate(Switch):
     """Makes no update where `optimizer.step()` is called; its hooks are called."""
 
+    _left_out = 0
+
     @contextlib.contextmanager
     def install(self, work: Work) -> Generator[None, None, None]:
         """Wrap what updates, of each class of optimizers."""
@@ -141,8 +143,17 @@ class NoUpdate(Switch):
         elif _is_one_of_several():
             self.obstacle = "its ranks would no longer have the same parameters"
         if self.is_on and not self.obstacle:
+            self._left_out += 1
             return self._only_hooks(optimizer)
         return real(optimizer, *given, **named)
+
+    def end(self) -> None:
+        """Say so where no update was left out.
+
+        A scheduler that was made before the run keeps the `step` of then.
+        """
+        if not self._left_out and not self.obstacle:
+            self.obstacle = "its step() is called in another way"
 
 
 def _list_subclasses(kind: type) -> Iterator[type]:

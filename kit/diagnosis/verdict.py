@@ -23,6 +23,8 @@ _NEARLY_AS_GOOD = 0.6
 _NECESSARY = ("optimizer", "overhead")
 #: Useful work takes most of a step from this fraction on.
 _MOST = 0.5
+#: One kind of it is named where it takes so much.
+_MUCH = 0.4
 _WORK = {
     "compute": "arithmetic (matrix products, convolutions and the like)",
     "memory": "simple operations that mostly move numbers through memory",
@@ -51,12 +53,13 @@ def decide(
     work = {kind: profile.across[kind] for kind in _WORK}
     candidates = {**savings, **_list_following(tried)}
     values = {cause: _weigh(each) for cause, each in candidates.items()}
-    best = _choose(values, work)
+    large = _find_large(values, work)
+    best = _choose(large)
     for cause, each in candidates.items():
         if each.measured and _may_be_more(each, values.get(best, 0.0), work):
             return Verdict(None, f"leaving out {CAUSES[cause]} may save {each}")
     if best:
-        rival = _find_rival(best, candidates, values)
+        rival = _find_rival(best, candidates, large)
         if rival:
             both = f"{CAUSES[best]} and {CAUSES[rival]}"
             return Verdict(None, f"{both} cost about the same")
@@ -91,13 +94,20 @@ def _list_following(tried: Mapping[str, Saving]) -> dict[str, Saving]:
     return found
 
 
-def _choose(values: Mapping[str, float], work: Mapping[str, float]) -> str:
-    """Return the cause that saves most, "" where none saves enough."""
+def _find_large(
+    values: Mapping[str, float], work: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the causes that save enough to be a verdict."""
     large = {}
     for cause, value in values.items():
         least = max(work.values()) * _TRUST_IN_SHARES if cause in _NECESSARY else 0.0
         if value >= max(_WORTH_A_REPAIR, least):
             large[cause] = value
+    return large
+
+
+def _choose(large: Mapping[str, float]) -> str:
+    """Return the cause that saves most, "" for none."""
     best = max(large, key=lambda cause: large[cause], default="")
     for cause in FOLLOWING:
         if cause in large and large[cause] >= _NEARLY_AS_GOOD * large[best]:
@@ -112,17 +122,17 @@ def _may_be_more(saving: Saving, best: float, work: Mapping[str, float]) -> bool
 
 
 def _find_rival(
-    best: str, candidates: Mapping[str, Saving], values: Mapping[str, float]
+    best: str, candidates: Mapping[str, Saving], large: Mapping[str, float]
 ) -> str:
     """Return which cause cannot be told from the best one, "" for none."""
     if best in FOLLOWING:
         return ""
-    others = [cause for cause in values if cause not in (best, *FOLLOWING)]
-    for cause in others:
-        one, other = candidates[best], candidates[cause]
-        if one.measured != other.measured:
+    one = candidates[best]
+    for cause, value in large.items():
+        other = candidates[cause]
+        if cause in (best, *FOLLOWING) or one.measured != other.measured:
             continue
-        is_close = values[cause] > _TRUST_IN_SHARES * values[best]
+        is_close = value > _TRUST_IN_SHARES * large[best]
         if is_close and not (one.measured and other.high < one.low):
             return cause
     return ""
@@ -132,7 +142,7 @@ def _name_work(work: Mapping[str, float], profile: Profile) -> Verdict:
     """Return which useful work takes most of the step."""
     most, second, _ = sorted(work, key=lambda kind: -work[kind])
     reason = f"{work[most]:.0%} of the step is {_WORK[most]}"
-    if work[second] > _TRUST_IN_SHARES * work[most]:
+    if work[most] < _MUCH or work[second] > _TRUST_IN_SHARES * work[most]:
         both = f"{reason}, and {work[second]:.0%} {_WORK[second]}"
         return Verdict("healthy", f"{both}: useful work of two kinds")
     if profile.slowest:

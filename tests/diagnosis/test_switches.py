@@ -1,6 +1,7 @@
 """A switch leaves out one cause, in the run alone, and puts everything back."""
 
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -9,7 +10,13 @@ from experiments import Counted
 from helpers import children, wait_until
 from hypothesis import assume, given, strategies as st
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from kit.diagnosis import switches
 from kit.diagnosis.batches import Loaders
@@ -152,29 +159,91 @@ def test_batches_that_the_loop_changes_in_place_are_not_given_twice():
             assert (seen[-2:] == kept) is not changes
 
 
-def test_batches_of_a_stream_are_given_again_without_an_end():
-    read = []
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from torch.arange(12.0)
 
-    class Stream(IterableDataset):
-        def __iter__(self):
-            for number in range(12):
-                read.append(number)
-                yield torch.tensor(number)
 
+class Forever(BatchSampler):
+    """As loaders of others have it that keep their workers: no epoch ever ends."""
+
+    def __iter__(self):
+        while True:
+            yield from super().__iter__()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataLoader(Stream(), 2),
+        lambda: DataLoader(
+            Counted(12), batch_sampler=Forever(SequentialSampler(range(12)), 2, False)
+        ),
+    ],
+)
+def test_batches_without_a_known_end_are_not_given_again(make):
     def experiment():
         while True:
-            for _ in DataLoader(Stream(), 2):
+            for _ in make():
                 yield 1
 
     with Switched(experiment, "input") as run:
-        run.run(13)
+        run.run(4)
+        assert "when an epoch" in run.switch.obstacle
+
+
+def test_loaders_that_are_alike_keep_batches_of_their_own():
+    """As in semi-supervised training: pairs beside rows without a label."""
+    labelled = DataLoader(TensorDataset(torch.ones(8, 2), torch.ones(8)), 2)
+    others = DataLoader(TensorDataset(torch.zeros(6, 2)), 2)
+
+    def experiment():
+        endless = itertools.chain.from_iterable(itertools.repeat(others))
+        while True:
+            for (rows, targets), (other,) in zip(labelled, endless, strict=False):
+                assert rows.sum() == 4 and targets.sum() == 2 and other.sum() == 0
+                yield 1
+
+    with Switched(experiment, "input") as run:
+        run.run(9)
         run.turn(True)
-        before = len(read)
-        run.run(12)
-        assert len(read) == before
-        run.turn(False)
-        run.run(12)
-        assert len(read) > before
+        run.run(11)
+        assert len(run.switch.loaders.records) == 2 and not run.switch.obstacle
+
+
+def test_batches_that_cannot_be_kept_stay_the_loops():
+    def collate(samples):
+        return torch.eye(2).to_sparse()
+
+    def experiment():
+        while True:
+            for batch in DataLoader(Counted(10), 2, collate_fn=collate):
+                assert batch.is_sparse
+                yield 1
+
+    with Switched(experiment, "input") as run:
+        run.turn(True)
+        run.run(4)
+        assert "cannot be kept" in run.switch.obstacle
+
+
+def test_an_update_that_a_scheduler_has_taken_before_is_not_called_left_out():
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    torch.optim.lr_scheduler.StepLR(optimizer, 100)  # made before the run
+
+    def experiment():
+        while True:
+            weight.grad = torch.ones(1)
+            optimizer.step()
+            yield 1
+
+    with Switched(experiment, "optimizer") as run:
+        run.turn(True)
+        run.run(2)
+        run.switch.turn(False)
+        run.switch.end()
+        assert "in another way" in run.switch.obstacle
 
 
 class Restarting(DataLoader):

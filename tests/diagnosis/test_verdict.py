@@ -38,6 +38,13 @@ JUDGED = [
     ({}, {"input": SURE, "optimizer": Saving(0.5, 0.47, 0.53)}, {}, {}, None),
     ({}, {"input": SURE, "optimizer": OTHER}, {}, {}, "input"),
     ({}, {"python": from_share(0.5), "overhead": from_share(0.45)}, {}, {}, None),
+    (
+        {"compute": 0.6},
+        {"python": from_share(0.25), "overhead": from_share(0.25)},
+        {},
+        {},
+        "python",  # the other one is no cause beside so much work
+    ),
     # What was measured counts more than a share of the same size.
     ({}, {"input": SURE, "python": from_share(0.55)}, {}, {}, "input"),
     ({}, {"input": SURE, "python": from_share(0.7)}, {}, {}, "python"),
@@ -57,7 +64,8 @@ JUDGED = [
     # Useful work, or what it waits for.
     ({"memory": 0.7}, {}, {}, {}, "memory"),
     ({"other": 0.8}, {}, {}, {}, "healthy"),
-    ({"compute": 0.4, "memory": 0.38}, {}, {}, {}, "healthy"),
+    ({"compute": 0.5, "memory": 0.45}, {}, {}, {}, "healthy"),
+    ({"compute": 0.35, "memory": 0.25}, {}, {}, {}, "healthy"),
     ({"waiting": 0.8}, {}, {}, {}, None),
 ]
 
