@@ -173,13 +173,14 @@ class Trials:
         switch.begin_block()
         block = self._driver.time(steps)
         switch.end_block()
-        own = [*enumerate(work.steps)][begun:]
+        own = work.steps[begun:]
         plain = [step.seconds for step in work.steps if step.is_plain]
+        least = find_long_seconds(plain)
         ends = self._loaders.ends  # what the end of an epoch takes, loading takes
         long = [
             step.seconds
-            for number, step in own
-            if number not in ends and is_long(step.seconds, plain)
+            for number, step in enumerate(own, begun)
+            if step.seconds >= least and number not in ends
         ]
         # On a device, the host's time says nothing of a step's.
         if clock.has_queue() or len(long) == len(own):
@@ -215,19 +216,24 @@ def count_steps(
     return math.ceil(steps / workers) * workers if workers else steps
 
 
-def is_long(seconds: float, plain: Sequence[float]) -> bool:
-    """Return whether a step is one of few that take much longer than the others."""
+def find_long_seconds(plain: Sequence[float]) -> float:
+    """Return from how many seconds on a step is a rare long one; inf where none is.
+
+    >>> find_long_seconds([0.01] * 80), find_long_seconds([0.01] * 9 + [0.2] * 3)
+    (0.1, inf)
+    """
     if not plain:
-        return False
+        return math.inf
     least = max(_LONG_SECONDS, _LONG * statistics.median(plain))
     longer = sum(each >= least for each in plain)
-    return seconds >= least and longer <= max(1, _MOST_LONG * len(plain))
+    return least if longer <= max(1, _MOST_LONG * len(plain)) else math.inf
 
 
 def describe_long_steps(steps: Sequence[StepTime]) -> str:
     """Say how much time lies in rare long steps, "" where that is little."""
     plain = [step.seconds for step in steps if step.is_plain]
-    long = [seconds for seconds in plain if is_long(seconds, plain)]
+    least = find_long_seconds(plain)
+    long = [seconds for seconds in plain if seconds >= least]
     if len(long) < 2 or sum(long) < _WORTH_TELLING * sum(plain):
         return ""
     every, share = round(len(plain) / len(long)), sum(long) / sum(plain)
