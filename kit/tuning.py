@@ -241,9 +241,8 @@ def _take_batches(make_loader: Any, step: Any, *, num_workers: int) -> Iterator[
 _FIRST = 8
 _SMALLEST = 2
 _BRIEFLY = 0.01
-#: Each trial is timed for this share of the seconds; none has longer steps than that.
+#: Each trial is timed for this share of the seconds.
 _SHARE_OF_A_TRIAL = 0.1
-_LONGEST_STEP = 0.25
 #: Where nobody says how much memory there is, it is this share of what is free.
 _OF_WHAT_IS_FREE = 0.9
 #: So often, a size between one that fits and one that does not is tried.
@@ -321,10 +320,9 @@ class BatchSizeTuning:
             return int(above) // 2 or None
         size = min(2 * self.largest, self.most)
         if above < math.inf:
-            if self._bisections == _BISECTIONS:
-                return None
-            self._bisections += 1
-            size = math.sqrt(self.largest * above)
+            size = self._bisect(above)
+        while size and self._predict_peak(size) > self.budget_bytes:
+            size = self._bisect(size)
         if not clock.find_initialised():
             # Only the machine's memory ends without a word. Memory grows at most with
             # the square, as of a loss over all pairs, so no trial takes more than is
@@ -335,6 +333,22 @@ class BatchSizeTuning:
         if size < _APART * self.largest or takes > self.longest_step:
             return None
         return int(size)
+
+    def _bisect(self, above: float) -> float:
+        """Return a size between the largest that fits and a larger one; 0 for none."""
+        if self._bisections == _BISECTIONS:
+            return 0
+        self._bisections += 1
+        return math.sqrt(self.largest * above)
+
+    def _predict_peak(self, size: float) -> float:
+        """Return what a size takes at least: memory grows along a line, or faster."""
+        known = sorted(self.trials)
+        if len(known) == 1:
+            return 0.0
+        below, top = (_read_peak(self.trials[n]) for n in known[-2:])
+        growth = max(0.0, top - below) / (known[-1] - known[-2])
+        return top + growth * (size - known[-1])
 
     def finding(self) -> str:
         """Return the result in one sentence."""
@@ -381,9 +395,9 @@ def find_batch_size(
     free: on the accelerator that it uses, else in this machine. `most` is the largest
     size that comes into question, the number of samples for example. The first trial
     has eight samples, each further one twice as many, until memory ends, or a step
-    takes too long; then two sizes in between. Each is timed for a tenth of `seconds`.
-    Raises ExperimentError for what cannot be asked for,
-    where not even one sample fits, and where the experiment fails.
+    would take longer than `seconds`; then two sizes in between. Each is timed for a
+    tenth of `seconds`. Raises ExperimentError for what cannot be asked for, where not
+    even one sample fits, and where the experiment fails.
 
     >>> import torch
     >>> def train(*, batch_size=8):
@@ -410,8 +424,7 @@ def find_batch_size(
         smallest = min(_SMALLEST, most or _SMALLEST)
         before = _measure(resolved, {**knobs, knob: smallest}, _BRIEFLY)
         budget = memory or _OF_WHAT_IS_FREE * available_bytes()
-        longest = _LONGEST_STEP * seconds
-        result = BatchSizeTuning(resolved.name, knob, budget, most or math.inf, longest)
+        result = BatchSizeTuning(resolved.name, knob, budget, most or math.inf, seconds)
         size: int | None = _choose_first(before, most or _FIRST)
         while size is not None:
             each = _SHARE_OF_A_TRIAL * seconds

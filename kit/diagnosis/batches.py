@@ -222,8 +222,11 @@ class Loaders:
 
     @property
     def ends(self) -> set[int]:
-        """The numbers of the steps in which an epoch has ended."""
-        return {step for record in self.records for step in record.ends}
+        """The numbers of the steps in which an epoch of the main loader has ended.
+
+        That of another one, such as for validation, is part of a rare long step.
+        """
+        return {*self.used[0].ends} if self.used else set()
 
     def find_loading(self) -> Loading:
         """Return how batches are loaded, by the loader that has given most."""
