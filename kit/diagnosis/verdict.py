@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kit.diagnosis.causes import CAUSES
 from kit.diagnosis.named import Named
 from kit.diagnosis.profiling import Profile
-from kit.diagnosis.repairs import FOLLOWING, list_remedies
+from kit.diagnosis.repairs import FOLLOWING, REPAIRS, fill, list_remedies
 from kit.diagnosis.saving import Saving
 
 #: What is less than this is no verdict: a saving, or a share of the profile.
@@ -64,6 +64,8 @@ def decide(
             both = f"{CAUSES[best]} and {CAUSES[rival]}"
             return Verdict(None, f"{both} cost about the same")
         return Verdict(best, "")
+    if unsure := _find_unsure(tried, profile):
+        return Verdict(None, unsure)
     for each in named.values():
         if each.is_setting:
             first, rest = each.sentence[0], each.sentence[1:].removesuffix(".")
@@ -92,6 +94,17 @@ def _list_following(tried: Mapping[str, Saving]) -> dict[str, Saving]:
         if known:
             found[cause] = max(known, key=lambda each: each.value)
     return found
+
+
+def _find_unsure(tried: Mapping[str, Saving], profile: Profile) -> str:
+    """Say which repair of a setting, or of threads, may gain; "" for none."""
+    for cause in FOLLOWING:
+        for name in list_remedies(cause):
+            each = tried.get(name)
+            if each and each.value > _WORTH_A_REPAIR and not each.is_sure:
+                label = fill(REPAIRS[name].label, profile)
+                return f"with {label}, a step may take {each} less time"
+    return ""
 
 
 def _find_large(
