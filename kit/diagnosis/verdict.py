@@ -101,8 +101,10 @@ def _find_unsure(tried: Mapping[str, Saving], profile: Profile) -> str:
     for cause in FOLLOWING:
         for name in list_remedies(cause):
             each = tried.get(name)
+            label = fill(REPAIRS[name].label, profile)
+            if each and not each.is_known:
+                return f"what {label} saves is not known: {each.reason}"
             if each and each.value > _WORTH_A_REPAIR and not each.is_sure:
-                label = fill(REPAIRS[name].label, profile)
                 return f"with {label}, a step may take {each} less time"
     return ""
 

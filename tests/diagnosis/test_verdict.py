@@ -59,6 +59,7 @@ JUDGED = [
     ({}, {"input": SURE}, THREADS, {}, "threads"),
     ({}, {"input": SURE}, FEW, {}, "input"),
     ({"compute": 0.6}, {}, MAYBE, {}, None),
+    ({"compute": 0.6}, {}, {"onednn": unknown("it varies")}, {}, None),
     # What is only named is a verdict where nothing else is.
     ({"compute": 0.9}, {}, {}, FLOAT64, "settings"),
     ({"compute": 0.9}, {"input": OTHER}, {}, FLOAT64, "input"),
