@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from kit import figures
 from kit.measuring.records import tell_listeners
@@ -207,3 +209,46 @@ def _load_check(exercise: str) -> Callable[..., str | None]:
         f'check(): there is no exercise {exercise!r}.\nName it as in "00/one_yield" '
         "(chapter/exercise), and run the notebook in tutorials/."
     )
+
+
+def expect(
+    function: Callable[..., object],
+    cases: Iterable[tuple[tuple[object, ...], object]],
+    *,
+    rel: float = 1e-6,
+    hint: str = "",
+) -> None:
+    """Assert that a function returns what is right in each case.
+
+    A case is its arguments and the right result: a number, which is met within `rel`,
+    a list, tuple or dictionary of them, or anything that `==` compares. `hint` follows
+    what the first wrong case says.
+
+    >>> expect(lambda a, b: a * b, [((2, 3), 6), ((2, 0.5), 1.0)])
+    """
+    for arguments, right in cases:
+        found = function(*arguments)
+        shown = ", ".join(figures.format_value(each, 40) for each in arguments)
+        assert _is_right(found, right, rel), (
+            f"for {shown} it returns {figures.format_value(found, 80)}; "
+            f"{figures.format_value(right, 80)} is right. {hint}".rstrip()
+        )
+
+
+def _is_right(found: Any, right: Any, rel: float) -> bool:
+    if isinstance(right, Mapping):
+        return (
+            isinstance(found, Mapping)
+            and found.keys() == right.keys()
+            and all(_is_right(found[key], right[key], rel) for key in right)
+        )
+    if isinstance(right, list | tuple):
+        return (
+            isinstance(found, list | tuple)
+            and len(found) == len(right)
+            and all(map(_is_right, found, right, [rel] * len(right)))
+        )
+    if isinstance(right, Real) and not isinstance(right, bool):
+        is_number = hasattr(found, "__float__") and not isinstance(found, bool)
+        return is_number and math.isclose(found, right, rel_tol=rel, abs_tol=1e-12)
+    return bool(found == right)
