@@ -1,7 +1,7 @@
 """Links of documents and notebooks lead somewhere."""
 
 import pytest
-from pages import find_broken_links
+from links import find_broken_links
 from project import ROOT, own_files
 
 PAGES = [path for path in own_files() if path.suffix in (".ipynb", ".md")]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit import figures
 from kit.measuring.experiment import describe
-from kit.measuring.records import Trial
+from kit.measuring.records import Trial, tell_listeners
 from kit.measuring.units import Quantity, read_unit
 from kit.measuring.verdict import (
     MEMORY,
@@ -278,22 +278,49 @@ class Comparison:
                 f"Comparison.plot: unit={unit!r} is for {SPEED}, and {self.of} has a "
                 "unit of its own. Leave it out."
             )
-        knobs = [{"experiment": t.experiment, **t.knobs} for t in self.trials]
-        values = [self.show(trial, unit) for trial in self.trials]
-        predicted = predict_choices(predict, knobs)
-        title = title or self.sentence()
-        name = self.unit_name(unit)
-        if x is not None:
-            return _plot_lines(x, knobs, values, predicted, title, name)
+        predicted = predict_choices(predict, _list_knobs(self.trials))
+        plot = Plot(self, predicted, x, title or self.sentence(), unit)
+        axes = plot.draw()
+        tell_listeners(plot)
+        return axes
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A picture of a comparison; a recording keeps what it predicted.
+
+    `predicted` has a number for each trial, nan where nothing was predicted.
+    """
+
+    comparison: Comparison
+    predicted: list[float]
+    x: str | None
+    title: str
+    unit: str | None
+
+    def draw(self) -> Axes:
+        """Draw it; return the Axes."""
+        comparison = self.comparison
+        values = [comparison.show(trial, self.unit) for trial in comparison.trials]
+        name = comparison.unit_name(self.unit)
+        if self.x is not None:
+            knobs = _list_knobs(comparison.trials)
+            return _plot_lines(
+                self.x, knobs, values, self.predicted, self.title, name
+            )
         figure = figures.draw_bars(
-            self.labels,
+            comparison.labels,
             *zip(*values, strict=True),
-            title=title,
+            title=self.title,
             unit=name,
             baseline=0,
-            predicted=predicted,
+            predicted=self.predicted,
         )
         return figure.axes[0]
+
+
+def _list_knobs(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    return [{"experiment": trial.experiment, **trial.knobs} for trial in trials]
 
 
 def _plot_lines(
