@@ -21,12 +21,9 @@ INSTALL = $(BIN)/python -m pip install $(addprefix --constraint ,$(CONSTRAINTS))
 # What a reader writes into the checkout is the reader's: style and spelling are checked
 # in files that git knows, are there and hold text; without git, in the folders.
 OWN = git grep -lzI -e '' --
-FOLDERS = kit tests tutorials binder
+FOLDERS = kit tests bench tutorials binder
 # Tests that start browsers, kernels and ranks, and wait for them.
 PROCESSES = tests/browser tests/processes
-# They measure in earnest, so nothing runs beside them.
-ALONE = tests/diagnosis/test_planted_loops.py
-ADVERSARIAL = tests/benchmarks/test_adversarial_in_real_time.py
 # Two halves of the chapters, by the last digit of their numbers.
 EVEN = $(wildcard tutorials/[01][02468]_*.ipynb)
 ODD = $(wildcard tutorials/[01][13579]_*.ipynb)
@@ -43,7 +40,7 @@ $(error TORCH=$(TORCH) is not known: leave it out, or say TORCH=cpu)
 endif
 
 .PHONY: help lab test test-all bench calibrate clean
-.PHONY: test-style test-odd test-even test-appendices test-processes test-kit test-alone
+.PHONY: test-style test-odd test-even test-appendices test-processes test-kit
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' \
@@ -71,8 +68,7 @@ test: $(READY_FOR_TEST)  ## Run every check: style, spelling, tests, notebooks, 
 test-all: export PYTEST_ADDOPTS += $(NIGHTLY)
 test-all: test  ## The same with appendices, what takes long, chapters at full length
 	$(MAKE) --no-print-directory test-appendices
-	$(MAKE) --no-print-directory test-alone
-	$(PYTEST) $(ADVERSARIAL)
+	$(BIN)/python bench/planted.py
 	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python tutorials/scripts/record.py --dry-run \
 	  tutorials/[0-9]*.ipynb
 
@@ -92,10 +88,7 @@ test-processes:
 	$(PYTEST) $(PROCESSES)
 
 test-kit:
-	$(PYTEST) $(patsubst %,--ignore=%,$(PROCESSES) $(ALONE))
-
-test-alone:
-	$(PYTEST) $(ALONE)
+	$(PYTEST) $(patsubst %,--ignore=%,$(PROCESSES))
 
 test-odd:
 	$(NBVAL) $(ODD)
@@ -106,19 +99,19 @@ test-even:
 test-appendices:
 	$(NBVAL) $(APPENDICES)
 
-bench: $(READY_FOR_TEST)  ## Run the benchmarks, which judge bars over many cases
-	KIT_CACHE="$(KIT_CACHE)" $(BIN)/python -m pytest tests/benchmarks -s --timeout=0
+# Nothing else may run beside these two: they measure in earnest.
+bench: $(READY_FOR_TEST)  ## Diagnose loops with known faults; try the finders (15 minutes)
+	$(BIN)/python bench/planted.py
+	$(BIN)/python bench/finders.py batch
+	$(BIN)/python bench/finders.py loader
 
-# Nothing else may run beside it. A run that was stopped goes on where it was.
-calibrate: $(READY_FOR_TEST)  ## Compare with known truths, some hours at most; judge and store
-	$(BIN)/python -m tests.benchmarks.calibration run --resume
-	$(BIN)/python -m tests.benchmarks.calibration report build/calibration.jsonl \
-	  --store --write kit/MEASURING.md
+calibrate: $(READY_FOR_TEST)  ## Compare loops of known ratios (30 minutes), store the table
+	$(BIN)/python bench/calibrate.py --write kit/MEASURING.md
 
 clean:  ## Remove the environment, caches and build outputs
 	@if [ -f $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi
 	rm -rf build dist .cache .hypothesis .pytest_cache .ruff_cache
-	find kit tests tutorials -depth -type d \
+	find kit tests bench tutorials -depth -type d \
 	  \( -name __pycache__ -o -name .ipynb_checkpoints \) -exec rm -rf {} +
 
 $(VENV)/bin/python:

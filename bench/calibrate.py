@@ -4,8 +4,8 @@
 
 Loops of equal units are compared, whose ratio of speeds is the ratio of their units: by
 the kit, by `torch.utils.benchmark` and by pyperf, with the same budgets, in processes
-that were started anew, on a quiet machine and beside a program that keeps one core busy.
-Nothing else may run meanwhile. It prints one table, and keeps every comparison in
+that were started anew, on a quiet machine and while another program keeps one core
+busy. Nothing else may run meanwhile. It prints one table, and keeps every comparison in
 `bench/results/`.
 """
 
@@ -98,9 +98,9 @@ def ask_kit(work, units, seconds):
 def ask_torch(work, units, seconds):
     """Compare with `torch.utils.benchmark`, which has no test of its own.
 
-    Two loops differ where their interquartile ranges are disjoint and their medians more
-    than 1 % apart: either alone raises more false alarms. The interval is spanned by the
-    two ranges.
+    Two loops differ where their interquartile ranges are disjoint and their medians
+    more than 1 % apart: either alone raises more false alarms. The interval is spanned
+    by the two ranges.
     """
     measured = []
     for count in units:
@@ -208,7 +208,9 @@ def measure(minutes):
         batches = [(work, load) for work in WORKS for load in ("quiet", "busy")]
         for work, load in random.sample(batches, len(batches)):
             command = [sys.executable, __file__, "--work", work]
-            beside = keep_one_core_busy() if load == "busy" else contextlib.nullcontext()
+            beside = (
+                keep_one_core_busy() if load == "busy" else contextlib.nullcontext()
+            )
             with beside:
                 lines = subprocess.check_output(command, text=True).splitlines()
             rows += [{"load": load, **json.loads(line)} for line in lines]

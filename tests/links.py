@@ -54,5 +54,7 @@ def find_broken_links(path):
             goal = (path.parent / name).resolve() if name else path
             is_there = bool(link) and goal.is_relative_to(ROOT) and goal.exists()
             is_page = goal.suffix in (".ipynb", ".md")
-            if not is_there or (anchor and is_page and anchor not in find_anchors(goal)):
+            if not is_there or (
+                anchor and is_page and anchor not in find_anchors(goal)
+            ):
                 yield link

@@ -305,9 +305,7 @@ class Plot:
         name = comparison.unit_name(self.unit)
         if self.x is not None:
             knobs = _list_knobs(comparison.trials)
-            return _plot_lines(
-                self.x, knobs, values, self.predicted, self.title, name
-            )
+            return _plot_lines(self.x, knobs, values, self.predicted, self.title, name)
         figure = figures.draw_bars(
             comparison.labels,
             *zip(*values, strict=True),

@@ -3,8 +3,8 @@
     python tutorials/scripts/claims.py --check
     python tutorials/scripts/claims.py --write
 
-It prints a table of claim and machine: ✓ it holds, ✗ it does not, ? cannot tell. What is
-stale in a chapter of `unrecorded.txt` is listed, and fails nothing.
+It prints a table of claim and machine: ✓ it holds, ✗ it does not, ? cannot tell. What
+is stale in a chapter of `unrecorded.txt` is listed, and fails nothing.
 """
 
 from __future__ import annotations

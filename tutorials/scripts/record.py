@@ -2,8 +2,8 @@
 
     python tutorials/scripts/record.py tutorials/00_start_here.ipynb
 
-The machine must be quiet: before and after each chapter, a loop is compared with itself.
-CONTRIBUTING.md says more, under "How to re-record".
+The machine must be quiet: before and after each chapter, a loop is compared with
+itself. CONTRIBUTING.md says more, under "How to re-record".
 """
 
 from __future__ import annotations
