@@ -1,0 +1,144 @@
+"""A plausible wrong answer to each exercise whose check watches what code does."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.profiler import record_function
+from torch.utils.checkpoint import checkpoint
+
+
+def yields_before_the_step(*, batch_size=16):
+    net = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    while True:
+        yield batch_size
+        optimizer.step()
+
+
+class KeepsTheGraphOfTheBest:
+    def __init__(self, network):
+        self.network, self.average, self.best = network, 0.0, None
+
+    def step(self, x):
+        output = self.network(x)
+        loss = output.square().mean()
+        loss.backward()
+        self.average = 0.9 * self.average + 0.1 * loss.item()
+        if self.best is None or loss < self.best[0]:
+            self.best = loss.item(), output
+        return self.average
+
+
+def throws_the_gradients_away(generator, discriminator, real, noise):
+    loss = F.softplus(-discriminator(real)).mean()
+    loss = loss + F.softplus(discriminator(generator(noise))).mean()
+    loss.backward()
+    generator.zero_grad()
+    return loss.item()
+
+
+def puts_backward_into_forward(model, optimizer, batches):
+    while True:
+        with record_function("load"):
+            inputs, labels = next(batches)
+        with record_function("forward"):
+            loss = F.cross_entropy(model(inputs), labels)
+            with record_function("backward"):
+                optimizer.zero_grad()
+                loss.backward()
+        with record_function("update"):
+            optimizer.step()
+        yield len(labels)
+
+
+def calls_the_model_twice(model, optimizer, inputs, labels):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(inputs), labels)
+    loss.backward()
+    with torch.no_grad():
+        hits = (model(inputs).argmax(dim=1) == labels).sum()
+    norm = nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
+    optimizer.step()
+    return loss.detach(), hits, norm
+
+
+def reads_the_stream_to_its_end(items, worker, rank=0, ranks=1):
+    place, workers = (worker.id, worker.num_workers) if worker else (0, 1)
+    return iter([*items][rank * workers + place :: workers * ranks])
+
+
+class ReadsAShardForEachSample:
+    def __init__(self, read, shards, size):
+        self.read, self.shards, self.size = read, shards, size
+
+    def __len__(self):
+        return self.shards * self.size
+
+    def __getitem__(self, index):
+        return self.read(index // self.size)[index % self.size]
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def takes_all_texts_at_once(model, inputs, targets, parts):
+    F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+
+
+def checkpoints_all_blocks_as_one(blocks, x):
+    return checkpoint(nn.Sequential(*blocks), x, use_reentrant=False)
+
+
+def waits_for_all_gradients(model, make_optimizer):
+    learned = [p for p in model.parameters() if p.requires_grad]
+    optimizer = make_optimizer(learned)
+
+    def update(_):
+        if all(p.grad is not None for p in learned):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for p in learned:
+        p.register_post_accumulate_grad_hook(update)
+
+
+def still_branches(x, limit):
+    mean = x.mean()
+    x = x - mean if mean > limit else x * 2
+    return x / x.norm()
+
+
+class StillCounts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps, self.average = 0, torch.zeros(())
+
+    def forward(self, x):
+        self.steps += 1
+        self.average = 0.9 * self.average + 0.1 * x.mean()
+        return x - self.average / (1 - 0.9**self.steps)
+
+
+def adds_in_float32(weight, lost, update):
+    exact = weight.float() + lost.float() + update.float()
+    weight.copy_(exact)
+    lost.copy_(exact - weight.float())
+
+
+#: "chapter/exercise": an answer that its check must refuse. `list` keeps every name.
+WRONG = {
+    "00/one_yield": yields_before_the_step,
+    "01/no_leak": KeepsTheGraphOfTheBest,
+    "01/detached": throws_the_gradients_away,
+    "02/labelled": puts_backward_into_forward,
+    "02/lean": calls_the_model_twice,
+    "04/my_share": reads_the_stream_to_its_end,
+    "04/shards": ReadsAShardForEachSample,
+    "04/packed": list,
+    "07/accumulate_tokens": takes_all_texts_at_once,
+    "07/run_checkpointed": checkpoints_all_blocks_as_one,
+    "07/update_in_backward": waits_for_all_gradients,
+    "08/one_graph": still_branches,
+    "08/at_rest": StillCounts,
+    "09/add_compensated": adds_in_float32,
+}
