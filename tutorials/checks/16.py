@@ -1,60 +1,79 @@
 """Checks of chapter 16's exercises: calls counted, films kept alive, two steps made."""
 
+import copy
 import tempfile
 import warnings
 import weakref
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 from torch.distributed import rpc
+
+from kit.teaching import expect
+
+# 1. Halve the messages
 
 
 class _Server:
     """A parameter server that notes what it is asked."""
 
     def __init__(self):
-        self.weights, self.calls = torch.tensor([1.0, -2.0]), []
+        self.weights = torch.tensor([1.0, -2.0])
+        self.calls = []
 
     def get(self):
-        self.calls.append("get")
+        self._note("get")
         return self.weights.clone()
 
     def put(self, gradient):
-        self.calls.append("put")
+        self._note("put")
         self.weights = self.weights - 0.1 * gradient
 
     def put_and_get(self, gradient):
-        self.put(gradient)
-        self.calls[-1] = "put_and_get"
+        self._note("put_and_get")
+        self.weights = self.weights - 0.1 * gradient
         return self.weights.clone()
+
+    def _note(self, call):
+        assert len(self.calls) < 20, (
+            "it makes 20 calls for 3 steps or fewer, and goes on."
+        )
+        self.calls.append(call)
 
 
 def messages(work):
     """The same gradients, and one call more than there are steps."""
-    for steps in (1, 2, 5):
-        server, asked, wanted = _Server(), [], torch.tensor([1.0, -2.0])
 
-        def compute(weights, asked=asked):
-            asked.append(weights.tolist())
+    def follow(steps):
+        server = _Server()
+        found = []
+
+        def compute(weights):
+            found.append(weights.tolist())
             return 2 * weights
 
         work(server, compute, steps)
-        assert len(asked) == steps, f"{steps} steps computed {len(asked)} gradients"
-        for weights in asked:
-            assert torch.allclose(torch.tensor(weights), wanted), (
-                f"with {steps} steps, a gradient was computed at {weights} in place of "
-                f"{wanted.tolist()}: are the weights those after the last step?"
-            )
-            wanted = wanted - 0.2 * wanted
-        assert torch.allclose(server.weights, wanted), (
-            f"after {steps} steps the server has {server.weights.tolist()}, and should "
-            f"have {wanted.tolist()}: has it got every gradient, and each once?"
-        )
-        assert len(server.calls) == steps + 1, (
-            f"{steps} steps took {len(server.calls)} calls ({server.calls}), "
-            f"and {steps + 1} are enough"
+        return [*found, server.weights.tolist()], server.calls
+
+    expect(
+        lambda steps: follow(steps)[0],
+        [
+            ((1,), [[1.0, -2.0], [0.8, -1.6]]),
+            ((3,), [[1.0, -2.0], [0.8, -1.6], [0.64, -1.28], [0.512, -1.024]]),
+        ],
+        hint="These are the weights at which gradients were computed, and the last.",
+    )
+    for steps in (2, 3):
+        calls = follow(steps)[1]
+        assert len(calls) == steps + 1, (
+            f"{steps} steps take {len(calls)} calls ({', '.join(calls)}); {steps + 1} "
+            "are right."
         )
     return "as many steps, and nearly half of the calls."
+
+
+# 2. Find the leak
 
 
 class _Film:
@@ -81,30 +100,62 @@ def leak(trainer):
     """The same results with one film alive, and none fetched."""
     _Film.alive.clear()
     _Film.fetched.clear()
-    mine, scores = trainer(_Film), []
-    for number in range(12):
-        scores.append((number * 7) % 10)
+    mine = trainer(_Film)
+
+    def play(number):
         mean = mine.play(number)
-        assert mean is not None and abs(mean - sum(scores) / len(scores)) < 1e-9, (
-            f"after {len(scores)} games play() returns {mean}, and the mean of their "
-            f"scores is {sum(scores) / len(scores)}"
-        )
-        best = getattr(getattr(mine, "best", None), "number", None)
-        assert best == scores.index(max(scores)), (
-            f"after {len(scores)} games the best film is that of game "
-            f"{scores.index(max(scores))}, and `best` has {best}"
-        )
-        assert not _Film.fetched, (
-            f"film {_Film.fetched[0]} was fetched: ask for its score"
-        )
         alive = sorted(film.number for film in _Film.alive)
-        assert alive == [best], f"after game {number} the films {alive} are still alive"
-    return "one film is alive, and none has travelled."
+        return mean, mine.best.number, alive, list(_Film.fetched)
+
+    expect(
+        play,
+        [
+            ((0,), (0.0, 0, [0], [])),
+            ((1,), (3.5, 1, [1], [])),
+            ((2,), (11 / 3, 1, [1], [])),
+            ((3,), (3.0, 1, [1], [])),
+            ((4,), (4.0, 4, [4], [])),
+        ],
+        hint="After game 0, 1, …: the mean, the best film, the films that are alive, "
+        "and those that were fetched.",
+    )
+    return "one film is alive, and none has traveled."
+
+
+# 3. The missing gradient
+
+
+def gradient(step):
+    """Both sides make the step that one process would make, twice."""
+    tokens, targets = torch.tensor([0, 2, 2]), torch.tensor([1.0, 0.0, 2.0])
+    torch.manual_seed(0)
+    table, weight = nn.Embedding(4, 3), torch.ones(3, requires_grad=True)
+    twin, other = copy.deepcopy(table), torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([twin.weight, other], lr=0.1)
+    # PyTorch insists on warnings about its own code: only recording keeps them quiet.
+    with _group(), warnings.catch_warnings(record=True):
+        far_table, far_rows = rpc.RRef(table), rpc.RRef(table.weight)
+        for number in (1, 2):
+            optimizer.zero_grad()
+            (twin(tokens) @ other - targets).square().mean().backward()
+            optimizer.step()
+            step(far_table, far_rows, weight, tokens, targets)
+            for name, found, right in (
+                ("the table", table.weight, twin.weight),
+                ("weight", weight, other),
+            ):
+                off = (found - right).abs().max().item()
+                assert off < 1e-5, (
+                    f"after step {number} {name} is off by up to {off:.3g} from what "
+                    "one process has."
+                )
+        del far_table, far_rows
+    return "the server's table and the weight here both make their step."
 
 
 @contextmanager
 def _group():
-    """Yield inside of a group for RPC: the notebook's, or one of this process alone."""
+    """Be in a group for RPC: the notebook's, or one of this process alone."""
     try:
         rpc.get_worker_info()
         yield
@@ -119,33 +170,3 @@ def _group():
             yield
         finally:
             rpc.shutdown()
-
-
-def gradient(step):
-    """Both sides make the step that one process would make, twice."""
-    tokens, targets = torch.tensor([0, 2, 2]), torch.tensor([1.0, 0.0, 2.0])
-    torch.manual_seed(0)
-    table, weight = torch.nn.Embedding(4, 3), torch.ones(3, requires_grad=True)
-    rows, mine = table.weight.detach().clone(), torch.ones(3)
-    # PyTorch insists on warnings about its own code: only recording keeps them quiet.
-    with _group(), warnings.catch_warnings(record=True):
-        far, far_rows = rpc.RRef(table), rpc.RRef(table.weight)
-        for turn in ("first", "second"):
-            rows.requires_grad_(), mine.requires_grad_()
-            loss = (rows[tokens] @ mine - targets).square().mean()
-            changes = torch.autograd.grad(loss, [rows, mine])
-            rows, mine = (
-                rows.detach() - 0.1 * changes[0],
-                mine.detach() - 0.1 * changes[1],
-            )
-            step(far, far_rows, weight, tokens, targets)
-            for name, got, want in (
-                ("weight", weight, mine),
-                ("the table", table.weight, rows),
-            ):
-                assert torch.allclose(got, want, atol=1e-5), (
-                    f"in the {turn} step, {name} is off by up to "
-                    f"{(got - want).abs().max().item():.3g} from what one process has"
-                )
-        del far, far_rows
-    return "the server's table and the weight here both make their step."
