@@ -40,7 +40,6 @@ def own_folder(monkeypatch, tmp_path):
     """A folder and a cache of its own, and runs of full length."""
     monkeypatch.chdir(tmp_path)  # a panel would read the recordings that lie here
     monkeypatch.delenv("KIT_QUICK", raising=False)
-    monkeypatch.delenv("KIT_SMOKE", raising=False)
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
 
 
@@ -70,7 +69,6 @@ def tidy(own_folder, frozen):
 def quick(tidy, monkeypatch):
     """The shortest run that touches everything."""
     monkeypatch.setenv("KIT_QUICK", "1")
-    monkeypatch.setenv("KIT_SMOKE", "1")  # until the last chapter reads kit.quick
 
 
 @pytest.fixture

@@ -37,7 +37,6 @@ _BEFORE = pytest.StashKey[set[Path]]()
 def pytest_configure(config):
     """Set what every kernel sees, and how long nbval waits."""
     os.environ["KIT_QUICK"] = "1"
-    os.environ["KIT_SMOKE"] = "1"  # until the last chapter reads kit.quick
     os.environ["KIT_STATIC"] = "1"
     os.environ["PYTHONWARNINGS"] = ",".join(f"ignore:{words}" for words in OF_MACHINES)
     # As `jupyter` does: kernels find TensorBoard and what else is beside Python.

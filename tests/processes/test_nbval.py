@@ -62,7 +62,7 @@ def run(tmp_path):
         command += ["-p", "no:cacheprovider", "--color=no"]
         names = [f"{name}.ipynb" for name in notebooks]
         environment = {**os.environ, "PYTEST_ADDOPTS": ""}
-        for name in ("KIT_QUICK", "KIT_SMOKE", "KIT_STATIC"):
+        for name in ("KIT_QUICK", "KIT_STATIC"):
             environment.pop(name, None)
         done = subprocess.run(
             [*command, *names],
