@@ -57,7 +57,7 @@ KEY = {"Authorization": "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/s3/a
 
 
 class FarStore:
-    """An S3 server with a long way to it: `with FarStore() as store:`, or `close()`.
+    """An S3 server with a long way to it, until `close()`.
 
     `latency` is in seconds, for each request; `bandwidth` in bytes a second, for all
     answers together. Both may be changed at any time. `requests` and `bytes` count what
@@ -67,9 +67,9 @@ class FarStore:
     bytes.
     """
 
-    def __init__(self, latency: float = 0.0, bandwidth: float = math.inf) -> None:
-        self.latency = latency
-        self.bandwidth = bandwidth
+    def __init__(self) -> None:
+        self.latency = 0.0
+        self.bandwidth = math.inf
         self.fault: Callable[[int, str], int | str | None] = lambda number, path: None
         self.reset()
         self._free_at = 0.0  # when the link will have sent all that it was given
@@ -112,13 +112,6 @@ class FarStore:
             self._thread.join()
         with self._server:
             self._server.kill()
-        atexit.unregister(self.close)
-
-    def __enter__(self) -> FarStore:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # The proxy
 
