@@ -3,8 +3,7 @@
 >>> link = LINKS["InfiniBand NDR"]
 >>> [predict_data_parallel(n, compute_seconds=0.08) for n in (1, 2, 4)]
 [0.08, 0.04, 0.02]
->>> from torch import nn, zeros
->>> predict_step_memory(nn.Linear(9, 9), zeros(1000, 9)).activations
+>>> predict_step_memory(nn.Linear(9, 9), torch.zeros(1000, 9)).activations
 36000
 """
 
@@ -12,11 +11,11 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.nn import Module
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
 
 def predict_data_parallel(
@@ -64,14 +63,6 @@ class Link(NamedTuple):
 
     latency_seconds: float
     bytes_per_second: float
-
-    def slowed(self, factor: float) -> Link:
-        """Return a link over which every message takes `factor` times as long.
-
-        >>> Link(0.5, 64.0).slowed(2)
-        Link(latency_seconds=1.0, bytes_per_second=32.0)
-        """
-        return Link(self.latency_seconds * factor, self.bytes_per_second / factor)
 
 
 #: Nominal, not measured: what standards and vendors promise at best. Before you rely on
@@ -146,55 +137,38 @@ class StepMemory(NamedTuple):
 
 
 def predict_step_memory(
-    model: Module, *inputs: Any, state_tensors: float = 2, **named_inputs: Any
+    model: nn.Module, *inputs: Any, state_tensors: float = 2
 ) -> StepMemory:
     """Predict what a training step of a model keeps, without allocating any of it.
 
     A copy of the model with PyTorch's fake tensors, which have shapes and no numbers,
-    runs forward on what else is given, `model(*inputs, **named_inputs)`, and autograd
-    tells which tensors it saves; those that share memory count once, and parameters are
-    no activations. The model, its buffers and the random state stay as they are, and an
+    runs forward on what else is given, `model(*inputs)`, and autograd says which
+    tensors it saves; those that share memory count once, and parameters are no
+    activations. The model, its buffers and the random state stay as they are, and an
     autocast around the call counts. `state_tensors` is how many tensors the optimizer
     keeps for each parameter: 2 for Adam, 1 for SGD with momentum, 0 without. Parameters
     are counted with the buffers.
 
     Not counted: what the loss saves (give a model that returns it), and what one
-    operation needs while it runs. An LSTM is counted as PyTorch itself computes it:
-    oneDNN and cuDNN keep more, in a form of their own.
-
-    Raises ValueError where the forward pass fails, as it does if it needs numbers:
+    operation needs while it runs. The forward pass fails if it needs numbers:
     `.item()`, `if x > 0`, `x[mask]`.
     https://docs.pytorch.org/docs/stable/torch.compiler_fake_tensor.html
 
-    >>> from torch import nn, zeros
     >>> net = nn.Sequential(nn.Linear(100, 50), nn.ReLU(), nn.Linear(50, 10))
-    >>> predict_step_memory(net, zeros(8, 100), state_tensors=0)
+    >>> predict_step_memory(net, torch.zeros(8, 100), state_tensors=0)
     StepMemory(parameters=22240, gradients=22240, optimizer=0, activations=4800)
     """
-    try:
-        saved = _count_saved(model, inputs, named_inputs)
-    except (RuntimeError, TypeError, ValueError, AttributeError) as error:
-        reason = str(error).partition("\n")[0][:160]
-        raise ValueError(
-            f"predict_step_memory(): {type(model).__name__} failed on tensors without "
-            f"numbers: {reason}\nDoes its forward pass need them? Then measure: "
-            "kit.measure(…).peak_memory_bytes"
-        ) from error
     kept = sum(x.nbytes for x in (*model.parameters(), *model.buffers()))
     learned = sum(p.nbytes for p in model.parameters() if p.requires_grad)
-    return StepMemory(kept, learned, round(state_tensors * learned), saved)
+    activations = _count_saved(model, inputs)
+    return StepMemory(kept, learned, round(state_tensors * learned), activations)
 
 
-def _count_saved(
-    model: Module, inputs: tuple[Any, ...], named_inputs: dict[str, Any]
-) -> int:
+def _count_saved(model: nn.Module, inputs: tuple[Any, ...]) -> int:
     """Return the bytes that autograd saves in a forward pass, on fake tensors."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
-
     saved = {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def note(tensor: torch.Tensor) -> torch.Tensor:
         # Held, so that no later tensor comes to lie at its place.
         saved[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
@@ -202,14 +176,10 @@ def _count_saved(
     hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
     # What a forward pass takes from elsewhere, a mask in a closure, may be real.
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    # What oneDNN keeps of an LSTM has a size that only it knows: fake, it is empty.
-    kept = dict.fromkeys(("deterministic", "allow_tf32", "fp32_precision"))
-    plain = torch.backends.mkldnn.flags(enabled=False, **kept)
-    with torch.inference_mode(False), torch.enable_grad():
-        with FakeCopyMode(fake):
-            ghost, given, named = copy.deepcopy((model, inputs, named_inputs))
-        with fake, hooks, plain:
-            output = ghost(*given, **named)
+    with FakeCopyMode(fake):
+        ghost, given = copy.deepcopy((model, inputs))
+    with fake, hooks, torch.enable_grad():
+        output = ghost(*given)
     del output  # until here the graph was alive
     for tensor in [*ghost.parameters(), *ghost.buffers()]:
         saved.pop(tensor.untyped_storage()._cdata, None)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 
 import numpy
-from drawing import Drawing
+from matplotlib.figure import Figure
 from scipy import stats
+
+from kit.figures import COLORS, kit_look
+from kit.figures.style import describe, new_figure
 
 # torch.utils.benchmark loads it, and it says on some machines that there is no CUDA.
 logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
@@ -23,29 +26,27 @@ def simulate_intervals(count: int = 20, values: int = 5) -> list[tuple[float, fl
     return intervals
 
 
-def draw_intervals(intervals: list[tuple[float, float]]) -> Drawing:
+@kit_look()
+def draw_intervals(intervals: list[tuple[float, float]]) -> Figure:
     """Draw intervals below each other, and the truth, which is 1, as a line."""
-    missing = []
-    for number, (low, high) in enumerate(intervals):
-        if not low < 1 < high:
-            missing.append(number)
-    drawing = Drawing(
-        f"{len(intervals) - len(missing)} of {len(intervals)} intervals hold the truth",
-        columns=12,
-        rows=5.6,
-        alt=(
-            f"{len(intervals)} horizontal intervals around a vertical line, the truth; "
-            f"{len(missing)} of them lie beside it"
-        ),
+    count = len(intervals)
+    missing = sum(not low < 1 < high for low, high in intervals)
+    title = f"{count - missing} of {count} intervals hold the truth"
+    figure = new_figure(title, 2.8)
+    axes = figure.subplots()
+    for row, (low, high) in enumerate(intervals):
+        holds = low < 1 < high
+        color = COLORS["measured" if holds else "muted"]
+        axes.hlines(row, low, high, color, lw=3.5)
+        if not holds:
+            axes.text(low, row, "misses ", color=color, ha="right", va="center")
+    axes.axvline(1, color=COLORS["ink"], lw=1.2)
+    axes.set_xticks([1], ["the truth"])
+    axes.set(yticks=[], ylim=(count, -1))
+    axes.grid(visible=False)
+    return describe(
+        figure,
+        title,
+        f"{count} horizontal intervals around a vertical line, the truth; "
+        f"{missing} of them lie beside it",
     )
-    for number, (low, high) in enumerate(intervals):
-        start, stop = (6 + 40 * (end - 1) for end in (low, high))
-        role = "baseline" if number in missing else "measured"
-        drawing.box(start, 0.25 * number, stop - start, 0.14, "", role)
-    for number in missing:
-        left = 6 + 40 * (intervals[number][0] - 1)
-        row = 0.25 * number + 0.07
-        drawing.arrow((left - 1.4, row), (left - 0.2, row), "misses")
-    drawing.arrow((6, 5.1), (6, 0))
-    drawing.box(5, 5.1, 2, 0.4, "the truth")
-    return drawing

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -22,24 +23,18 @@ STATIONS = {
 }
 
 
-def draw_path(title: str, prices: Mapping[str, str] | None = None) -> Drawing:
-    """Draw the stations of an operation, with a price under each where there is one."""
-    prices = prices or {}
-    told = "".join(f"; {name}: {price}" for name, price in prices.items())
-    drawing = Drawing(
-        title,
-        columns=15,
-        rows=3.4 if prices else 2.4,
-        alt=f"Five boxes in a row: {', '.join(STATIONS)}{told}",
-    )
+def draw_path(title: str, prices: Mapping[str, str]) -> Drawing:
+    """Draw the stations of an operation, with the price of each under it."""
+    costs = "; ".join(f"{name}: {price}" for name, price in prices.items())
+    alt = f"Five boxes in a row: {', '.join(STATIONS)}; {costs}"
+    drawing = Drawing(title, columns=15, rows=3.4, alt=alt)
     for number, (name, does) in enumerate(STATIONS.items()):
         left = 3 * number
         role = "measured" if name == "kernel" else "zone"
         drawing.box(left, 0.1, 2.6, 0.8, name, role)
         drawing.box(left, 1.0, 2.6, 1.2, does)
-        if name in prices:
-            drawing.box(left, 2.4, 2.6, 0.8, prices[name], "baseline")
-        if number:
+        drawing.box(left, 2.4, 2.6, 0.8, prices[name], "baseline")
+        if number > 0:
             drawing.arrow((left - 0.4, 0.5), (left, 0.5))
     return drawing
 
@@ -70,31 +65,18 @@ class Device:
         with self._noting("Python", "python", "busy"):
             time.sleep(milliseconds / 1000)
 
-    def _run(self, function: Callable[..., Any], inputs: Any) -> Any:
-        with self._noting("device", "forward", function.__name__):
-            return function(*inputs)
-
-    def _noting(self, lane: str, phase: str, name: str) -> _Noting:
-        return _Noting(self.lanes[lane], self._begun, phase, name)
-
     def find_idle_share(self) -> float:
         """Return which share of the time the device had nothing to do."""
         busy = sum(span.stop - span.start for span in self.lanes["device"])
         return 1 - busy / max(span.stop for span in self.lanes["Python"])
 
+    def _run(self, function: Callable[..., Any], inputs: Any) -> Any:
+        with self._noting("device", "forward", function.__name__):
+            return function(*inputs)
 
-class _Noting:
-    """Notes from when to when its block ran."""
-
-    def __init__(self, spans: list[Span], begun: float, phase: str, name: str) -> None:
-        self._spans = spans
-        self._begun = begun
-        self._phase = phase
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter() - self._begun
-
-    def __exit__(self, *_: object) -> None:
+    @contextlib.contextmanager
+    def _noting(self, lane: str, phase: str, name: str) -> Iterator[None]:
+        start = time.perf_counter() - self._begun
+        yield
         stop = time.perf_counter() - self._begun
-        self._spans.append(Span(self._start, stop, self._phase, self._name))
+        self.lanes[lane].append(Span(start, stop, phase, name))

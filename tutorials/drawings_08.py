@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from traces_03 import LAUNCHES, find_step, read_events
 
-from kit.figures import Span, draw_timeline, show
+from kit.figures import Span, draw_timeline
 
 
 def draw_launches(path: str | Path, *, begin: float, length: float) -> Figure:
@@ -22,9 +22,9 @@ def draw_launches(path: str | Path, *, begin: float, length: float) -> Figure:
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         start = event["ts"] - first
         stop = min(start + event["dur"], length)
-        seconds = start / 1e6, stop / 1e6
-        if start < 0 or start >= length:
+        if not 0 <= start < length:
             continue
+        seconds = start / 1e6, stop / 1e6
         if event["cat"] == "cpu_op" and start >= last_end:  # in no other operation
             last_end = stop
             name = event["name"].removeprefix("aten::")
@@ -36,4 +36,4 @@ def draw_launches(path: str | Path, *, begin: float, length: float) -> Figure:
     busy = sum(1e6 * (span.stop - span.start) for span in lanes["GPU"])
     number = len(lanes["GPU"])
     title = f"In {length:.0f} µs the GPU works for {busy:.0f} µs, in {number} kernels"
-    return show(draw_timeline(lanes, title=title))
+    return draw_timeline(lanes, title=title)

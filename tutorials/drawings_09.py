@@ -2,66 +2,70 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from drawing import Drawing
+from matplotlib.figure import Figure
 
-from kit.figures import draw_lines
+from kit.figures import COLORS, draw_lines, kit_look
+from kit.figures.style import describe, new_figure
 
 if TYPE_CHECKING:
     from kit.measuring.report import Comparison
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+#: float16 by powers of two, from the least that is drawn: where each zone begins.
+_LEAST = -55
+_ZONES = {"zero in float16": _LEAST, "subnormal": -25, "normal": -14}
 
 
-def draw_gradients(gradients: Sequence[torch.Tensor], scale: float) -> Drawing:
+@kit_look()
+def draw_gradients(gradients: Sequence[torch.Tensor], scale: float) -> Figure:
     """Draw how large gradients are, as they are and times a scale."""
     sizes = torch.cat([gradient.flatten().abs() for gradient in gradients])
     lost = (sizes < 2.0**-25).double().mean().item()
     kept = (scale * sizes >= 2.0**-25).double().mean().item()
-    powers = sizes[sizes >= 2.0**-55].log2().floor().clamp(max=-1).long()
-    shift = round(torch.tensor(scale).log2().item())
-    counts = (powers + 55).bincount(minlength=55)
-    middle = int(powers.median())
-    drawing = Drawing(
+    powers = sizes[sizes >= 2.0**_LEAST].log2()
+    middle = math.floor(powers.median())
+    shift = round(math.log2(scale))
+    title = (
         f"float16 makes zero of {lost:.1%} of the gradients, "
-        f"and keeps {kept:.0%} of them times {_power(shift)}",
-        columns=55,
-        rows=6,
-        alt=(
-            "Two hills over powers of two from −55 to 0. float16 makes zero of what is "
-            "below −25, is subnormal up to −14, and normal above. The gradients: most "
-            f"of them are around 2 to the {middle}. Scaled: the same hill, {shift} "
-            "powers further right"
-        ),
+        f"and keeps {kept:.0%} of them times {_power(shift)}"
     )
-    for start, stop, text in (
-        (0, 30, "zero in float16"),
-        (30, 41, "subnormal"),
-        (41, 55, "normal"),
-    ):
-        drawing.box(start, 0, stop - start, 0.7, text)
-        drawing.box(start, 0.7, stop - start, 4.5)
-    tallest = counts.max().item()
-    for column, count in enumerate(counts.tolist()):
-        height = 4 * count / tallest
-        if height > 0.02:
-            drawing.box(column, 5.2 - height, 1, height, "", "baseline")
-            drawing.box(column + shift, 5.2 - height, 1, height, "", "measured")
-    place = middle + 55
-    drawing.arrow((place + 4, 2), (place + shift - 2, 2), f"times {_power(shift)}")
-    for power in range(-50, 0, 10):
-        drawing.box(power + 53, 5.3, 4, 0.6, _power(power), "zone")
-    return drawing
+    figure = new_figure(title, 3.0)
+    axes = figure.subplots()
+    bins = range(_LEAST, 1)
+    look = {"rwidth": 0.9, "zorder": 3}
+    axes.hist(powers.numpy(), bins, color=COLORS["muted"], label="gradients", **look)
+    label = f"times {_power(shift)}"
+    axes.hist(
+        powers.numpy() + shift, bins, color=COLORS["measured"], label=label, **look
+    )
+    above = {"transform": axes.get_xaxis_transform(), "color": COLORS["muted"]}
+    for name, power in _ZONES.items():
+        axes.axvline(power, color=COLORS["ink"], lw=1)
+        axes.text(power + 0.5, 1.02, name, **above)
+    ticks = range(-50, 1, 10)
+    axes.set_xticks(ticks, [_power(power) for power in ticks])
+    axes.set(xlim=(_LEAST, 0), yticks=[])
+    figure.legend(loc="outside lower right", ncols=2)
+    return describe(
+        figure,
+        title,
+        "Two hills over powers of two from −55 to 0. float16 makes zero of what is "
+        "below −25, is subnormal up to −14, and normal above. The gradients: most "
+        f"of them are around 2 to the {middle}. Scaled: the same hill, {shift} "
+        "powers further right",
+    )
 
 
 def _power(exponent: int) -> str:
     return "2" + str(exponent).translate(_SUPERSCRIPTS)
 
 
-def draw_curves(comparison: Comparison, title: str) -> Any:
+def draw_curves(comparison: Comparison, title: str) -> Figure:
     """Draw the losses of the last run of each variant, every tenth step."""
     curves = {}
     for label, trial in zip(comparison.labels, comparison.trials, strict=True):
@@ -72,7 +76,7 @@ def draw_curves(comparison: Comparison, title: str) -> Any:
 
 def draw_errors(
     sizes: Mapping[str, int], errors: Mapping[str, Sequence[float]], title: str
-) -> Any:
+) -> Figure:
     """Draw the error of each format over how many numbers share a scale."""
     places = list(range(len(sizes)))
     lines = {name: (places, ys, None, None, "measured") for name, ys in errors.items()}

@@ -14,12 +14,12 @@ from costs import LINKS
 from drawing import Drawing
 from matplotlib.figure import Figure
 
-from kit.figures import COLORS, draw_bars, draw_lines
+from kit.figures import COLORS, draw_bars, draw_lines, kit_look
+from kit.figures.style import describe, new_figure
 
 Plan = Callable[[int], Iterable[list[Any]]]
 Sums = list[list[set[int]]]  # by rank, by part: whose values are in it
 
-_MIDDLE = 0.5  # of a row
 #: What one gets of each link, in GB/s, one way.
 _PUBLISHED = {
     "Ethernet, 1 Gbit/s": 0.125 * 1448 / 1538,
@@ -29,63 +29,90 @@ _PUBLISHED = {
     "NVLink 4": 367.61,
     "NVLink 5": 682.2,
 }
-#: An all-reduce on eight H200: the tensor's KiB, and its bytes over seconds in GB/s.
+#: An all-reduce on eight H200: the tensor's bytes, and those over seconds in GB/s.
 _H200 = {
-    32: 0.82,
-    1024: 22.82,
-    8 * 1024: 88.87,
-    64 * 1024: 198.01,
-    1024**2: 264.90,
-    16 * 1024**2: 275.58,
+    2**15: 0.82,
+    2**20: 22.82,
+    2**23: 88.87,
+    2**26: 198.01,
+    2**30: 264.90,
+    2**34: 275.58,
 }
 
 
-def draw_plans(plans: Sequence[Plan], n: int = 4) -> Drawing:
+@kit_look()
+def draw_plans(plans: Sequence[Plan], n: int = 4) -> Figure:
     """Draw plans beside each other: ranks are rows, steps go to the right.
 
     An arrow is a message. Those that carry the tensor's first part have a color.
     """
-    heads = [_describe(plan, n) for plan in plans]
-    widths = [len(list(plan(n))) + 1 for plan in plans]
-    drawing = Drawing(
-        f"Three plans for {n} ranks: fewer steps, or smaller messages",
-        columns=sum(widths) + 0.8 * (len(plans) - 1),
-        rows=n + 1.6,
-        alt=". ".join(_tell(plan, n) for plan in plans),
-    )
-    axes = drawing.axes
-    ticks = [row + 1 + _MIDDLE for row in range(n)]
-    axes.set_yticks(ticks, [f"rank {rank}" for rank in range(n)])
+    title = f"Three plans for {n} ranks: fewer steps, or smaller messages"
+    figure = new_figure(title, 2.8)
+    axes = figure.subplots()
     left = 0.0
-    for plan, head, width in zip(plans, heads, widths, strict=True):
-        drawing.write(head, (left + 0.2, 0.5), ha="left")
-        _draw_plan(axes, plan, n, left)
-        left += width + 0.8
-    key = "blue: is added · orange: replaces · gray: other parts of the tensor"
-    key += " · filled: has the sum"
-    drawing.write(key, (0.2, n + 1.3), ha="left")
-    return drawing
+    for plan in plans:
+        axes.text(left, -0.7, _describe(plan, n), size=9.5)
+        history = _carry_out(plan, n)
+        for column, sums in enumerate(history):
+            for rank in range(n):
+                is_done = all(len(held) == n for held in sums[rank])
+                color = COLORS["ink" if is_done else "card"]
+                look = {"ms": 7, "mfc": color, "mec": COLORS["ink"], "zorder": 6}
+                axes.plot(left + column, rank, "o", **look)
+        for column, step in enumerate(plan(n)):
+            for message in step:
+                _draw_message(axes, message, left + column)
+        left += len(history) + 0.8
+    axes.set(xlim=(-0.5, left - 1.3), ylim=(n - 0.5, -1.4), xticks=[])
+    axes.set_yticks(range(n), [f"rank {rank}" for rank in range(n)])
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)
+    axes.set_xlabel(
+        "blue: is added · orange: replaces · gray: other parts of the tensor"
+        " · filled: has the sum"
+    )
+    return describe(figure, title, ". ".join(_tell(plan, n) for plan in plans))
 
 
-def draw_part(plan: Plan, n: int = 4, part: int = 0) -> Drawing:
-    """Draw who holds which sum of one part, after each step of a plan."""
-    steps = list(plan(n))
-    history = _carry_out(steps, n)
-    half = len(steps) // 2
+def _draw_message(axes: Any, message: Any, x: float) -> None:
+    """Draw a message as an arrow; it is dashed where what it carries is not added."""
+    start, end = (x, message.sender), (x + 1, message.receiver)
+    color = COLORS["measured" if message.adds else "predicted"]
+    if message.part != 0:
+        color = COLORS["zone"]
+    look = {"arrowstyle": "-|>", "color": color, "linewidth": 1.6}
+    look |= {"shrinkA": 4, "shrinkB": 4, "mutation_scale": 10}
+    if not message.adds:
+        look["linestyle"] = (0, (3, 1.5))
+    axes.annotate("", end, start, arrowprops=look, zorder=5 if message.part == 0 else 3)
+
+
+def draw_part(plan: Plan, n: int = 4) -> Drawing:
+    """Draw who holds which sum of the first part, after each step of a plan."""
+    history = _carry_out(plan, n)
+    half = len(history) // 2
+    told = []
+    for number, sums in enumerate(history):
+        rows = [f"rank {r} holds {_join(own[0])}" for r, own in enumerate(sums)]
+        told.append(f"After step {number}: {', '.join(rows)}")
     drawing = Drawing(
-        f"Part {part} in the ring: summed up on its way, then handed round",
-        columns=len(steps) + 1,
+        "Part 0 in the ring: summed up on its way, then handed round",
+        columns=len(history),
         rows=n + 1,
-        alt=_tell_part(history, part),
+        alt=". ".join(told),
     )
     drawing.box(1.05, 0.15, half - 0.1, 0.7, "reduce-scatter", "zone")
     drawing.box(1.05 + half, 0.15, half - 0.1, 0.7, "all-gather", "zone")
     for rank in range(n):
         blocks = []
         for column, sums in enumerate(history):
-            held = sums[rank][part]
-            text = "sum of all" if len(held) == n else "+".join(map(str, sorted(held)))
-            blocks.append((column + 0.05, column + 0.95, text, _find_role(held, n)))
+            held = sums[rank][0]
+            text, role = _join(held), "predicted"
+            if len(held) == n:
+                text, role = "sum of all", "measured"
+            elif len(held) == 1:
+                role = "zone"
+            blocks.append((column + 0.05, column + 0.95, text, role))
         drawing.lane(rank + 1, f"rank {rank}", blocks)
     return drawing
 
@@ -106,18 +133,17 @@ def draw_links() -> Figure:
 
 def draw_h200(predict: Callable[[float], float]) -> Figure:
     """Draw the published times of eight H200 over a prediction in seconds."""
-    sizes = [1024 * kibibytes for kibibytes in _H200]
-    speeds = list(_H200.values())
-    times = [size / speed / 1000 for size, speed in zip(sizes, speeds, strict=True)]
+    sizes = list(_H200)
+    times = [size / speed / 1000 for size, speed in _H200.items()]
     predicted = [1e6 * predict(size) for size in sizes]
     shares = [time / wanted for time, wanted in zip(times, predicted, strict=True)]
-    title = f"A floor of {times[0]:.0f} µs, then a slope: {min(shares):.2f} to "
     return draw_lines(
         {
             "8 × H200": (sizes, times, None, None, "recorded"),
             "predicted": (sizes, predicted, None, None, "predicted"),
         },
-        title=f"{title}{max(shares):.1f} times the formula",
+        title=f"A floor of {times[0]:.0f} µs, then a slope: {min(shares):.2f} to "
+        f"{max(shares):.1f} times the formula",
         xlabel="bytes in the tensor",
         ylabel="µs",
         logx=True,
@@ -144,37 +170,18 @@ def _tell(plan: Plan, n: int) -> str:
     return f"{head}. {'; '.join(told)}"
 
 
-def _draw_plan(axes: Any, plan: Plan, n: int, left: float) -> None:
-    """Draw a plan's ranks as dots, before and after each step, and its messages."""
-    steps = list(plan(n))
-    for column, sums in enumerate(_carry_out(steps, n)):
-        for rank in range(n):
-            done = all(len(held) == n for held in sums[rank])
-            color = COLORS["ink"] if done else COLORS["card"]
-            look = {"ms": 7, "mfc": color, "mec": COLORS["ink"], "zorder": 6}
-            axes.plot(left + column + 0.5, rank + 1 + _MIDDLE, "o", **look)
-    for column, step in enumerate(steps):
-        for message in step:
-            color = COLORS["measured" if message.adds else "predicted"]
-            if message.part != 0:
-                color = COLORS["zone"]
-            look = {"arrowstyle": "-|>", "color": color, "linewidth": 1.6}
-            look |= {"shrinkA": 4, "shrinkB": 4, "mutation_scale": 10}
-            look |= {} if message.adds else {"linestyle": (0, (3, 1.5))}
-            start = left + column + 0.5, message.sender + 1 + _MIDDLE
-            end = left + column + 1.5, message.receiver + 1 + _MIDDLE
-            order = 5 if message.part == 0 else 3
-            axes.annotate("", end, start, arrowprops=look, zorder=order)
+def _join(held: set[int]) -> str:
+    return "+".join(map(str, sorted(held)))
 
 
-def _carry_out(steps: Sequence[Sequence[Any]], n: int) -> list[Sums]:
+def _carry_out(plan: Plan, n: int) -> list[Sums]:
     """Return whose values are in which part of which rank, before and after each step.
 
     Messages of whole tensors count as messages of all n parts.
     """
     sums: Sums = [[{rank} for _ in range(n)] for rank in range(n)]
     history = [sums]
-    for step in steps:
+    for step in plan(n):
         later = [[set(held) for held in own] for own in sums]
         for message in step:
             size = n // message.parts
@@ -185,20 +192,3 @@ def _carry_out(steps: Sequence[Sequence[Any]], n: int) -> list[Sums]:
         sums = later
         history.append(sums)
     return history
-
-
-def _tell_part(history: Sequence[Sums], part: int) -> str:
-    """Tell after which step which ranks hold which sum of a part."""
-    told = []
-    for number, sums in enumerate(history):
-        held = ["+".join(map(str, sorted(own[part]))) for own in sums]
-        rows = [f"rank {rank} holds {text}" for rank, text in enumerate(held)]
-        told.append(f"After step {number}: {', '.join(rows)}")
-    return ". ".join(told)
-
-
-def _find_role(held: set[int], n: int) -> str:
-    """Return the look of a box: the whole sum, some of it, or one rank's own values."""
-    if len(held) == n:
-        return "measured"
-    return "predicted" if len(held) > 1 else "zone"

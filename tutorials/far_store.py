@@ -16,7 +16,6 @@ import atexit
 import contextlib
 import http.client
 import math
-import os
 import re
 import subprocess
 import sys
@@ -24,7 +23,8 @@ import threading
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+
+import kit
 
 MISSING = [name for name in ("moto", "pyarrow", "s3fs") if find_spec(name) is None]
 if MISSING:
@@ -43,42 +43,46 @@ server.start()
 print(server.get_host_and_port()[1], flush=True)
 sys.stdin.read()
 """
+Reader = asyncio.StreamReader
+Writer = asyncio.StreamWriter
+#: How the other end of a connection goes away, or this one is closed.
+GONE = asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError
 #: What the proxy can answer in place of the server.
 REFUSALS = {403: "AccessDenied", 404: "NoSuchKey", 503: "SlowDown"}
-REFUSAL = "HTTP/1.1 {0} {1}\r\nContent-Length: {2}\r\nContent-Type: text/xml\r\n\r\n{3}"
 PIECE = 65_536
 #: A quick run waits a tenth as long.
-LATENCY_SHARE = 0.1 if os.environ.get("KIT_SMOKE") == "1" else 1.0
+LATENCY_SHARE = 0.1 if kit.quick else 1.0
 #: A key that a real server would refuse.
 KEY = {"Authorization": "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/s3/aws4"}
 
 
 class FarStore:
-    """An S3 server with a long way to it: `with FarStore() as store:`, or `close()`.
+    """An S3 server with a long way to it, until `close()`.
 
     `latency` is in seconds, for each request; `bandwidth` in bytes a second, for all
     answers together. Both may be changed at any time. `requests` and `bytes` count what
     came to the proxy and the bodies that it sent; `log` has each request's method, path
-    and range. `fault(number, path)` is asked about
-    each request, counted from 1: it returns None, a key of REFUSALS, or "cut", and then
-    the body ends after half of its bytes.
+    and range. `fault(number, path)` is asked about each request, counted from 1: it
+    returns None, a key of REFUSALS, or "cut", and then the body ends after half of its
+    bytes.
     """
 
-    def __init__(self, latency: float = 0.0, bandwidth: float = math.inf) -> None:
-        self.latency, self.bandwidth = latency, bandwidth
+    def __init__(self) -> None:
+        self.latency = 0.0
+        self.bandwidth = math.inf
         self.fault: Callable[[int, str], int | str | None] = lambda number, path: None
         self.reset()
         self._free_at = 0.0  # when the link will have sent all that it was given
+        command = [sys.executable, "-c", SERVER]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._server = subprocess.Popen(
-            [sys.executable, "-c", SERVER], start_new_session=True, **pipes
-        )
+        self._server = subprocess.Popen(command, start_new_session=True, **pipes)
         atexit.register(self.close)
         self._server_port = int(self._server.stdout.readline())
-        self._loop, ready = asyncio.new_event_loop(), threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(ready,), daemon=True)
+        self._is_ready = threading.Event()
+        proxy = self._serve()
+        self._thread = threading.Thread(target=asyncio.run, args=[proxy], daemon=True)
         self._thread.start()
-        ready.wait()
+        self._is_ready.wait()
 
     @property
     def url(self) -> str:
@@ -88,15 +92,18 @@ class FarStore:
     def put(self, path: str, data: bytes) -> None:
         """Put "bucket/name" into the store, past the proxy: not slowed, not counted."""
         server = http.client.HTTPConnection("127.0.0.1", self._server_port)
+        bucket = path.partition("/")[0]
         with contextlib.closing(server):
-            for place, body in ((path.split("/")[0], b""), (path, data)):
+            for place, body in ((bucket, b""), (path, data)):
                 server.request("PUT", f"/{place}", body, KEY)
-                told = server.getresponse().read()
-                assert not told, f"cannot put {path}: {told[:300]}"
+                answer = server.getresponse().read()
+                assert not answer, f"cannot put {path}: {answer[:300]}"
 
     def reset(self) -> None:
         """Count from zero."""
-        self.requests, self.bytes, self.log = 0, 0, []
+        self.requests = 0
+        self.bytes = 0
+        self.log: list[tuple[str, str, str]] = []
 
     def close(self) -> None:
         """End proxy and server."""
@@ -105,51 +112,38 @@ class FarStore:
             self._thread.join()
         with self._server:
             self._server.kill()
-        atexit.unregister(self.close)
-
-    def __enter__(self) -> FarStore:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     # The proxy
 
-    def _run(self, ready: threading.Event) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve(ready))
-
-    async def _serve(self, ready: threading.Event) -> None:
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        door = await asyncio.start_server(self._talk, "127.0.0.1", 0)
-        self._port = door.sockets[0].getsockname()[1]
-        ready.set()
+        proxy = await asyncio.start_server(self._talk, "127.0.0.1", 0)
+        self._port = proxy.sockets[0].getsockname()[1]
+        self._is_ready.set()
         await self._stop.wait()
-        door.close()
+        proxy.close()
 
-    async def _talk(self, client: Any, answer: asyncio.StreamWriter) -> None:
+    async def _talk(self, client: Reader, answer: Writer) -> None:
         """Answer a client's requests, one by one, until one of the two hangs up."""
-        gone = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
-        with contextlib.suppress(*gone):
+        with contextlib.suppress(*GONE):
             while await self._pass_on(client, answer):
                 await answer.drain()
         answer.close()
 
-    async def _pass_on(self, client: Any, answer: asyncio.StreamWriter) -> bool:
+    async def _pass_on(self, client: Reader, answer: Writer) -> bool:
         """Pass on one request and its answer; return whether the client may go on."""
         head = await client.readuntil(b"\r\n\r\n")
         body = await client.readexactly(find_length(head))
-        method, path = head.decode("latin-1").split(" ", 2)[:2]
+        text = head.decode("latin-1")
+        method, path, _ = text.split(" ", 2)
+        wanted = re.search(r"(?i)\r\nrange: *bytes=(\S+)", text)
         self.requests += 1
-        wanted = re.search(r"(?i)\r\nrange: *bytes=(\S+)", head.decode("latin-1"))
         self.log.append((method, path, wanted[1] if wanted else ""))
         fault = self.fault(self.requests, path)
         await asyncio.sleep(self.latency * LATENCY_SHARE)
         if fault in REFUSALS:
-            text = f"<Error><Code>{REFUSALS[fault]}</Code></Error>"
-            text = "" if method == "HEAD" else text
-            told = REFUSAL.format(fault, REFUSALS[fault], len(text), text)
-            answer.write(told.encode())
+            answer.write(write_refusal(fault, method))
             return True
         server, ask = await asyncio.open_connection("127.0.0.1", self._server_port)
         with contextlib.closing(ask):
@@ -158,20 +152,29 @@ class FarStore:
             # The server hangs up after each answer. Clients of a real store need not.
             answer.write(head.replace(b"Connection: close\r\n", b""))
             length = 0 if method == "HEAD" else find_length(head)
-            return await self._send(server, answer, length, is_cut=fault == "cut")
+            if fault == "cut":
+                length //= 2
+            await self._send(server, answer, length)
+        return fault != "cut"
 
-    async def _send(self, server: Any, answer: Any, length: int, is_cut: bool) -> bool:
-        """Send a body piece by piece, or half of it; all answers share one link."""
-        left = length // 2 if is_cut else length
-        while left:
-            piece = await server.readexactly(min(left, PIECE))
+    async def _send(self, server: Reader, answer: Writer, length: int) -> None:
+        """Send so much of a body, piece by piece; all answers share one link."""
+        while length:
+            piece = await server.readexactly(min(length, PIECE))
             begun = max(time.monotonic(), self._free_at)
             self._free_at = begun + len(piece) / self.bandwidth
             await asyncio.sleep(self._free_at - time.monotonic())
-            left -= len(piece)
+            length -= len(piece)
             self.bytes += len(piece)  # counted before the client can have them
             answer.write(piece)
-        return not is_cut
+
+
+def write_refusal(status: int, method: str) -> bytes:
+    """Return an answer that refuses a request, as S3 does."""
+    code = REFUSALS[status]
+    body = "" if method == "HEAD" else f"<Error><Code>{code}</Code></Error>"
+    head = f"HTTP/1.1 {status} {code}\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}Content-Type: text/xml\r\n\r\n{body}".encode()
 
 
 def find_length(head: bytes) -> int:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import os
 import socket
+import statistics
 import struct
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from matplotlib.figure import Figure
 
@@ -26,14 +28,14 @@ _RECEIVED = 128  # bytes into Linux's struct tcp_info: tcpi_bytes_received
 
 
 def find_need(action: str, last: int) -> str:
-    """Return the action of another stage, or of the same, that has to come before.
+    """Return the action that has to come before, "" where there is none.
 
     >>> find_need("1F0", last=3), find_need("1B0", last=3), find_need("3B0", last=3)
     ('0F0', '2B0', '3F0')
     """
     stage, kind, batch = int(action[0]), action[1], action[2:]
     if kind == "F":
-        return f"{stage - 1}F{batch}"
+        return f"{stage - 1}F{batch}" if stage > 0 else ""
     if kind == "W":
         return f"{stage}I{batch}"
     return f"{stage}F{batch}" if stage == last else f"{stage + 1}{kind}{batch}"
@@ -53,15 +55,17 @@ def simulate(plan: Plan, seconds: Mapping[str, float]) -> list[list[Span]]:
     last = max(int(action[0]) for action in actions)
     named = 0 if last >= len(plan) else 1  # a rank with several stages names them
     lanes: list[list[Span]] = [[] for _ in plan]
-    ends = {find_need(f"0F{action[2:]}", last): 0.0 for action in actions}
+    ends = {"": 0.0}
     for _ in actions:
         for order, lane in zip(plan, lanes, strict=True):
-            action = order[len(lane)] if len(lane) < len(order) else ""
-            if action and (need := find_need(action, last)) in ends:
+            if len(lane) == len(order):
+                continue
+            action = order[len(lane)]
+            need = find_need(action, last)
+            if need in ends:
                 start = max(ends[need], lane[-1].stop if lane else 0.0)
-                ends[action] = start + seconds[action[1]]
-                phase = _PHASES[action[1]]
-                lane.append(Span(start, ends[action], phase, action[named:]))
+                stop = ends[action] = start + seconds[action[1]]
+                lane.append(Span(start, stop, _PHASES[action[1]], action[named:]))
     return lanes
 
 
@@ -99,19 +103,21 @@ def draw_run(plan: Plan, runs: Sequence[Sequence[Any]]) -> Figure:
     take as long as those of the run do in the mean.
     """
     begun = min(begin for run in runs for begin, *_ in run)
-    done, took = [], {kind: [] for kind in _PHASES}
+    done: list[list[Span]] = []
+    seconds: dict[str, list[float]] = {}
     for run in runs:
+        lane = []
         for begin, end, action in run:
-            took[action[1]].append(end - begin)
-        done.append(
-            [Span(b - begun, e - begun, _PHASES[a[1]], a[1:]) for b, e, a in run]
-        )
-    means = {kind: sum(some) / len(some) for kind, some in took.items() if some}
+            kind = action[1]
+            lane.append(Span(begin - begun, end - begun, _PHASES[kind], action[1:]))
+            seconds.setdefault(kind, []).append(end - begin)
+        done.append(lane)
+    means = {kind: statistics.mean(times) for kind, times in seconds.items()}
     planned = simulate(plan, means)
     lanes = {f"planned, rank {rank}": lane for rank, lane in enumerate(planned)}
     lanes |= {f"run, rank {rank}": lane for rank, lane in enumerate(done)}
-    said = f"Bubble: planned {100 * find_bubble(planned):.0f} %, in the run"
-    return draw_timeline(lanes, title=f"{said} {100 * find_bubble(done):.0f} %")
+    title = f"Bubble: planned {100 * find_bubble(planned):.0f} %, in the run"
+    return draw_timeline(lanes, title=f"{title} {100 * find_bubble(done):.0f} %")
 
 
 def count_received() -> int:
@@ -120,15 +126,13 @@ def count_received() -> int:
     The system's kernel counts them for each open connection: what a message holds, and
     neither addresses nor acknowledgements. Elsewhere it returns 0.
     """
-    total, folder = 0, Path("/proc/self/fd")
-    for link in folder.iterdir() if folder.is_dir() else ():
-        if not (link.is_symlink() and os.readlink(link).startswith("socket:")):
-            continue
-        with socket.socket(fileno=os.dup(int(link.name))) as one:
-            is_internet = one.family in (socket.AF_INET, socket.AF_INET6)
-            if is_internet and one.type == socket.SOCK_STREAM:
-                facts = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
-                total += struct.unpack_from("Q", facts, _RECEIVED)[0]
+    if sys.platform != "linux":
+        return 0
+    total = 0
+    for connection in psutil.Process().net_connections("tcp"):
+        with socket.socket(fileno=os.dup(connection.fd)) as one:
+            facts = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+            total += struct.unpack_from("Q", facts, _RECEIVED)[0]
     return total
 
 

@@ -4,7 +4,7 @@ Each is an experiment: a generator with one `yield` per step. They are sized for
 cores, where a step takes some milliseconds to some tens of them. What they learn from
 is random numbers of the right shape.
 
-What is wrong with each, if anything, is told at the end of this file by `REPAIRED`.
+What is wrong with each, if anything, is at the end of this file, in `REPAIRED`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class CsvRows(Dataset):
     """Rows of a CSV file, each as its numbers and its class."""
 
     def __init__(self) -> None:
-        self.lines = csv_lines()
+        values, labels = numbers(512, 300).tolist(), whole_numbers(10, 512).tolist()
+        self.lines = []
+        for row, label in zip(values, labels, strict=True):
+            self.lines.append(",".join(f"{value:.5f}" for value in row) + f",{label}")
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -86,18 +89,9 @@ class CsvRows(Dataset):
         return torch.tensor([float(value) for value in values]), int(label)
 
 
-@functools.cache
-def csv_lines() -> list[str]:
-    """Return the lines of the CSV file."""
-    rows = zip(numbers(512, 300).tolist(), whole_numbers(10, 512).tolist(), strict=True)
-    return [",".join(f"{value:.5f}" for value in row) + f",{n}" for row, n in rows]
-
-
-@functools.cache
 def tensor_rows() -> TensorDataset:
     """Return the same rows as tensors."""
-    values, labels = zip(*CsvRows(), strict=True)
-    return TensorDataset(torch.stack(values), torch.tensor(labels))
+    return TensorDataset(numbers(512, 300), whole_numbers(10, 512))
 
 
 # Nine loops
@@ -107,8 +101,7 @@ def read_digits(*, part=1):
     """Read handwritten digits."""
     model = mlp(256, 32, 32, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    data = batches(24, numbers(480, 256), whole_numbers(10, 480))
-    for images, digits in data:
+    for images, digits in batches(24, numbers(480, 256), whole_numbers(10, 480)):
         pairs = zip(images.split(part), digits.split(part), strict=True)
         losses = [F.cross_entropy(model(few), true) for few, true in pairs]
         loss = torch.stack(losses).mean()
@@ -169,15 +162,12 @@ def grade_wines(*, rows=CsvRows):
 
 
 def forecast_tides(*, foreach=False):
-    """Forecast the tides in 150 harbours."""
+    """Forecast the tides in 150 harbors."""
     model = nn.Sequential(Blocks(150, 4), nn.Tanh(), Blocks(150, 4))
-    parameters = list(model.parameters())
-    optimizer = torch.optim.RMSprop(
-        parameters, lr=1e-4, momentum=0.9, centered=True, foreach=foreach
-    )
+    options = {"lr": 1e-4, "momentum": 0.9, "centered": True, "foreach": foreach}
+    optimizer = torch.optim.RMSprop(list(model.parameters()), **options)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9999)
-    data = batches(32, numbers(320, 600), numbers(320, 600))
-    for levels, later in data:
+    for levels, later in batches(32, numbers(320, 600), numbers(320, 600)):
         optimizer.zero_grad()
         loss = F.mse_loss(model(levels), later)
         loss.backward()

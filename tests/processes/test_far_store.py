@@ -1,5 +1,6 @@
 """Chapter 05's store: what its proxy counts, slows and breaks, as a client sees it."""
 
+import contextlib
 import importlib.util
 import re
 import runpy
@@ -16,7 +17,7 @@ PHOTOS = {f"data/few/{n}": bytes([n]) * 100_000 for n in range(4)}
 
 @pytest.fixture(scope="module")
 def store():
-    with FarStore() as store:
+    with contextlib.closing(FarStore()) as store:
         for path, data in PHOTOS.items():
             store.put(path, data)
         yield store
