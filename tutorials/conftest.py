@@ -1,16 +1,16 @@
 """How nbval runs the notebooks as tests: `pytest --nbval-lax tutorials/NN_name.ipynb`.
 
-Kernels run in quick mode, and a panel draws a picture. Beside what nbval checks, a test
-is red where its cell writes to stderr without the tag `stderr-is-meant`, where a panel
-shows no picture, and where something of the notebook is still there after its end.
+Kernels run in quick mode, and a panel draws a picture. Besides what nbval checks, a test
+fails where its cell writes to stderr without the tag `stderr-is-meant`, where a panel
+shows no picture, and where a process of the notebook is still there after its end.
 """
 
+import contextlib
 import os
 import re
 import sysconfig
 import time
 import uuid
-from pathlib import Path
 
 import psutil
 import pytest
@@ -29,9 +29,6 @@ OF_MACHINES += ("Guards may run slower on Python 3.13.0",)
 NOT_COMPARED = ("text/html", "stderr")
 #: The variable by which a process is known as a notebook's.
 MARK = "KIT_NOTEBOOK_MARK"
-SHARED_MEMORY = Path("/dev/shm")
-
-_BEFORE = pytest.StashKey[set[Path]]()
 
 
 def pytest_configure(config):
@@ -58,7 +55,6 @@ def pytest_runtest_setup(item):
     if is_cell(item) and item.parent.kernel is None:
         os.environ[MARK] = uuid.uuid4().hex
         item.parent.skip_compare += NOT_COMPARED
-        item.parent.stash[_BEFORE] = list_shared_memory()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -94,36 +90,28 @@ def pytest_runtest_teardown(item, nextitem):
     if kernel is not None and kernel.is_alive():
         kernel.km.shutdown_kernel()  # as Jupyter does; nbval would kill it
     result = yield
-    if is_last:
-        before = item.parent.stash.get(_BEFORE, list_shared_memory())
-        if left := wait_for_end(os.environ[MARK], before):
-            pytest.fail("left over by this notebook: " + "; ".join(left), pytrace=False)
+    if is_last and (left := wait_for_end(os.environ[MARK])):
+        pytest.fail("left over by this notebook: " + "; ".join(left), pytrace=False)
     return result
 
 
-def wait_for_end(mark, before):
-    """Return what is left of a notebook when it has had time to end."""
+def wait_for_end(mark):
+    """Return the processes of a notebook that are left after some time to end."""
     deadline = time.monotonic() + SECONDS_TO_END
-    while left := find_left_over(mark, before):
+    while left := find_left_over(mark):
         if time.monotonic() > deadline:
             return left
         time.sleep(0.1)
     return []
 
 
-def find_left_over(mark, before):
-    """Return processes with this mark, and shared memory that nobody uses."""
+def find_left_over(mark):
+    """Return the processes with this mark."""
     left = []
     for process in psutil.process_iter():
-        try:
+        with contextlib.suppress(psutil.Error):
             if process.environ().get(MARK) == mark:
                 left.append(describe(process))
-        except psutil.Error:
-            continue
-    new = list_shared_memory() - before
-    if new:
-        used = find_mapped_files()
-        left += [f"shared memory {path}" for path in new if str(path) not in used]
     return left
 
 
@@ -137,19 +125,3 @@ def describe(process):
     ]
     listening = f" on port {', '.join(ports)}" if ports else ""
     return f"process {process.pid}{listening}: {command}"
-
-
-def list_shared_memory():
-    """Return the files in shared memory; none where the system has no such folder."""
-    return set(SHARED_MEMORY.iterdir()) if SHARED_MEMORY.is_dir() else set()
-
-
-def find_mapped_files():
-    """Return the files that living processes have mapped into their memory."""
-    found = set()
-    for process in psutil.process_iter():
-        try:
-            found |= {each.path for each in process.memory_maps(grouped=True)}
-        except psutil.Error:
-            continue
-    return found
