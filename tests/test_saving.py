@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from trials import metric_trial, rate_trial
+from trials import rate_trial
 
 import kit
 from kit.errors import RecordingError
@@ -39,12 +39,6 @@ def test_values_that_json_lacks_are_kept_as_numbers_or_as_words(tmp_path):
     assert trial.knobs == {"rate": 0.5, "function": "len"}
     first, last = trial.runs[0].metrics["loss"]
     assert first is None and math.isnan(last), "not given is not nan"
-
-
-def test_a_metric_comes_back_with_its_verdict(tmp_path):
-    trials = [metric_trial([0.1, 0.2, 0.1]), metric_trial([0.5, 0.6, 0.5])]
-    kit.save(Comparison(trials, ["a", "b"], "accuracy", 0.1), tmp_path / "some.json")
-    assert kit.load(tmp_path / "some.json").ratio.verdict == "more"
 
 
 def test_a_verdict_is_computed_anew_from_the_runs(tmp_path):

@@ -104,13 +104,6 @@ def test_what_is_no_step_is_named(tidy, words):
     refused(lambda: kit.measure(YIELDED[words], seconds=0.05), words)
 
 
-def test_a_generator_that_has_begun_is_refused_and_stays_where_it_was(tidy):
-    half = (number for number in range(1, 99))
-    next(half)
-    refused(lambda: kit.measure(lambda: half), "no new generator")
-    assert next(half) == 2
-
-
 def test_a_metric_that_no_run_gives_is_refused(tidy):
     def fit(*, size=1):
         yield size, {"accuracy": 1.0}

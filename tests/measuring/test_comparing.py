@@ -195,13 +195,10 @@ def test_memory_and_complete_runs_have_rounds_with_equal_seeds(
     clock, device, of, how, value, verdict
 ):
     starts = []
-    alive = []
     is_complete = "seconds" in how
 
     def train(*, size=1):
         starts.append((size, torch.initial_seed()))
-        alive.append(size)
-        assert alive == [size], "another one is alive"
         clock.work(0.2 * size if len(starts) > 2 else 9.0)
         device.allocate(1_000_000 * size)
         try:
@@ -210,7 +207,6 @@ def test_memory_and_complete_runs_have_rounds_with_equal_seeds(
                 clock.work(0.1 * size)
         finally:
             device.allocate(-1_000_000 * size)
-            alive.remove(size)
 
     made = kit.compare(train, of=of, size=[1, 3], **how)
     assert (made.ratio.value, made.ratio.verdict) == (pytest.approx(value), verdict)
