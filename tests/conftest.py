@@ -11,12 +11,18 @@ from hypothesis import HealthCheck, settings
 
 import kit.clock
 
-#: How long an example takes depends on what else the machine does.
-PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-PATIENT |= {"database": None}
-settings.register_profile("ci", derandomize=True, max_examples=30, **PATIENT)
-settings.register_profile("nightly", max_examples=1000, print_blob=True, **PATIENT)
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    max_examples=30,
+    database=None,
+    deadline=None,  # how long it takes depends on what else the machine does
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("ci")
+settings.register_profile(
+    "nightly", derandomize=False, max_examples=1000, print_blob=True
+)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts its background jobs so: interrupts could not be tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -24,15 +30,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Compute on one thread: several wait for each other beside other programs."""
+    """Compute on one thread: several wait for each other where others compute, too."""
     torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="session")
-def frozen():
-    """Let the garbage collector not look through all that PyTorch has loaded."""
-    yield
-    gc.unfreeze()
+def pytest_sessionfinish():
+    gc.unfreeze()  # else what is frozen counts as leaked at the end
 
 
 @pytest.fixture
@@ -46,13 +49,14 @@ def own_folder(monkeypatch, tmp_path):
 @pytest.fixture
 def own_journal():
     """An empty journal; what was in it comes back."""
-    before, helpers.JOURNAL[:] = helpers.JOURNAL[:], []
+    before = helpers.JOURNAL[:]
+    helpers.JOURNAL.clear()
     yield
     helpers.JOURNAL[:] = before
 
 
 @pytest.fixture
-def tidy(own_folder, frozen):
+def tidy(own_folder):
     """A run of full length in a folder of its own, and no child left behind."""
     threads = torch.get_num_threads()
     helpers.reset_state()

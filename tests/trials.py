@@ -9,12 +9,20 @@ from kit.measuring.records import COLD, Run, Stretch, Trial
 
 
 def make_machine(name="imaginary-2-cores"):
-    values = {"name": name, "processor": "Imaginary 4000", "cores": 2, "threads": 2}
-    values |= {"memory_bytes": 8 * 2**30, "shared_memory_bytes": 2**26}
-    values |= {"instruction_sets": ["avx2"], "accelerators": []}
-    values |= {"operating_system": "Imaginary OS 7", "start_method": "fork"}
-    values |= {"python": "3.11.1", "torch": "2.14.0"}
-    return Machine.from_dict(values)
+    return Machine(
+        name=name,
+        processor="Imaginary 4000",
+        cores=2,
+        memory_bytes=8 * 2**30,
+        shared_memory_bytes=2**26,
+        instruction_sets=("avx2",),
+        accelerators=(),
+        operating_system="Imaginary OS 7",
+        python="3.11.1",
+        torch="2.14.0",
+        threads=2,
+        start_method="fork",
+    )
 
 
 def make_run(round=0, seconds=(1.0,), *, items=10, steps=5, **changes):
@@ -65,12 +73,6 @@ def run_trial(seconds, metrics=None, *, items=100, **changes):
         for run in runs:
             run.metrics[name] = column[2 * run.round : 2 * run.round + 2]
     return make_trial(runs, complete_runs=True, **changes)
-
-
-def start_trial(memory, **changes):
-    """A trial of starts that add memory, the cold one first."""
-    runs = [Run(round, 0.5, each) for round, each in enumerate(memory, COLD)]
-    return make_trial(runs, **changes)
 
 
 def metric_trial(values, name="accuracy", **changes):

@@ -1,4 +1,4 @@
-"""What cannot be measured is refused at once, in words that say what to do next."""
+"""What cannot be measured is refused at once, and named."""
 
 import pytest
 import torch
@@ -13,14 +13,6 @@ def train(*, size=1):
     STARTED.append(size)
     while True:
         yield size
-
-
-def measured(experiment=train, **asked):
-    return lambda: kit.measure(experiment, **asked)
-
-
-def compared(experiment=train, **asked):
-    return lambda: kit.compare(experiment, **asked)
 
 
 def forgotten():
@@ -41,84 +33,85 @@ def needs(*, size):
     yield size
 
 
-METRIC = {"of": "loss", "seconds": None, "size": [1, 2]}
+def compare(**asked):
+    return kit.compare(train, **{"size": [1, 2]} | asked)
+
+
+#: What a refusal has to name, and the call that is refused.
 REFUSED = {
-    "no function": (measured(3), "generator"),
-    "a generator": (measured(train()), "restarted"),
-    "no yield": (measured(forgotten), "`yield n`"),
-    "seconds": (measured(seconds=-1), "seconds=-1"),
-    "no number of seconds": (measured(seconds="4"), "seconds='4'"),
-    "repeats": (measured(repeats=0), "repeats=0"),
-    "a knob that is not there": (measured(sizes=3), "sizes=3", "Did you mean size=?"),
-    "a word of the call": (measured(second=3), "Did you mean seconds=?"),
-    "no value": (measured(needs), "size"),
-    "a reserved knob": (measured(knob_named_seconds), "Rename"),
-    "positional only": (measured(positional), "size=…"),
-    "on": (measured(on=2), "start_ranks"),
-    "one variant": (compared(size=3), "size"),
-    "a tuple": (compared(size=(1, 2)), "write a list"),
-    "an empty list": (compared(size=[]), "baseline first"),
-    "no experiments": (compared({}), "empty"),
-    "no within": (compared(**METRIC), "within=0.01"),
-    "within a ratio": (compared(size=[1, 2], within=0.1), "Leave it out"),
-    "complete": (compared(size=[1, 2], of="run_seconds"), "seconds=None"),
-    "memory": (compared(size=[1, 2], of="peak_memory_bytes", seconds=None), "out"),
-    "unit": (compared(size=[1, 2], unit="ms per batch"), "ms per step"),
-    "unit of memory": (compared(size=[1, 2], of="peak_memory_bytes", unit="B/s"), "of"),
+    "int": lambda: kit.measure(3),
+    "generator": lambda: kit.measure(train()),
+    "forgotten": lambda: kit.measure(forgotten),
+    "seconds=-1": lambda: kit.measure(train, seconds=-1),
+    "seconds='4'": lambda: kit.measure(train, seconds="4"),
+    "repeats=0": lambda: kit.measure(train, repeats=0),
+    "on=2": lambda: kit.measure(train, on=2),
+    " size=?": lambda: kit.measure(train, sizes=3),
+    " seconds=?": lambda: kit.measure(train, second=3),
+    "'size'": lambda: kit.measure(needs),
+    "'seconds'": lambda: kit.measure(knob_named_seconds),
+    "size=…": lambda: kit.measure(positional),
+    "train(size=3)": lambda: compare(size=3),
+    "size=[…]": lambda: compare(size=(1, 2)),
+    "size=[]": lambda: compare(size=[]),
+    "experiment=[]": lambda: kit.compare({}),
+    "of=['loss']": lambda: compare(of=["loss"], seconds=None, within=1),
+    "within=None": lambda: compare(of="loss", seconds=None),
+    "within=0.1": lambda: compare(within=0.1),
+    "seconds=4.0": lambda: compare(of="run_seconds"),
+    "seconds=None": lambda: compare(of="peak_memory_bytes", seconds=None),
+    "repeats=9": lambda: compare(repeats=9),
+    "unit='ms per batch'": lambda: compare(unit="ms per batch"),
+    "unit='ktokens/s'": lambda: compare(unit="ktokens/s"),
+    "unit='B/s'": lambda: compare(of="peak_memory_bytes", unit="B/s"),
+    "predict=3": lambda: kit.explore(train, size=[1, 2], predict=3),
+    "run_all()": lambda: kit.explore(train).run_all(),
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_wrong_request_is_refused_before_anything_runs(tidy, what):
-    call, *words = REFUSED[what]
-    refused(call, *words)
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_wrong_request_is_named_before_anything_runs(tidy, words):
+    refused(REFUSED[words], words)
     assert not STARTED
 
 
-def test_several_quantities_at_once_are_refused(tidy):
-    refused(compared(size=[1, 2], of=["loss"], seconds=None, within=1), "of=")
-
-
 def yielding(*values):
-    def train():
+    def loop():
         while True:
             yield from values
 
-    return train
+    return loop
 
 
-@pytest.mark.parametrize(
-    "values",
-    [(-1,), (0,), (True,), ("many",), (torch.ones(2),), (1, 2, None, "x")],
-)
-def test_what_is_no_number_of_items_is_refused(tidy, values):
-    refused(measured(yielding(*values), seconds=0.05), "Yield items")
+#: What a refusal has to name, and an experiment that yields it.
+YIELDED = {
+    "-1": yielding(-1),
+    " 0;": yielding(0),
+    "True": yielding(True),
+    "'many'": yielding(1, 2, None, "many"),
+    "tensor": yielding(torch.ones(2)),
+    "bare": yielding(None),
+    " 3;": yielding((1, 3)),
+    "'loss'": yielding((1, {"loss": "low"})),
+    "without a single": lambda: (n for n in ()),
+    "after its first yield": lambda: (n for n in [1]),
+    "no new generator": lambda: iter([1]),
+}
 
 
-@pytest.mark.parametrize("metrics", [3, {1: 2.0}, {"loss": "low"}])
-def test_what_is_no_metric_is_refused(tidy, metrics):
-    refused(measured(yielding((1, metrics)), seconds=0.05), "Yield items")
-
-
-def test_a_loop_of_bare_yields_and_one_without_steps_are_refused(tidy):
-    refused(measured(yielding(None)), "bare")
-    refused(lambda: kit.measure(lambda: iter(())), "yield")
-    refused(lambda: kit.measure(lambda: (n for n in [1])), "while True")
-
-
-def test_a_generator_that_has_begun_is_refused_and_stays_where_it_was(tidy):
-    half = (number for number in range(1, 99))
-    next(half)
-    refused(lambda: kit.measure(lambda: half), "no new generator")
-    assert next(half) == 2
+@pytest.mark.parametrize("words", YIELDED)
+def test_what_is_no_step_is_named(tidy, words):
+    refused(lambda: kit.measure(YIELDED[words], seconds=0.05), words)
 
 
 def test_a_metric_that_no_run_gives_is_refused(tidy):
     def fit(*, size=1):
         yield size, {"accuracy": 1.0}
 
-    call = compared(fit, of="loss", within=0.1, seconds=None, size=[1, 2])
-    refused(call, "accuracy")
+    def call():
+        kit.compare(fit, of="loss", within=0.1, seconds=None, size=[1, 2])
+
+    refused(call, "'loss'", "accuracy")
 
 
 @pytest.mark.parametrize("at, step", [("set-up", 0), ("step 3", 3)])
@@ -131,4 +124,6 @@ def test_an_error_is_the_readers_own_with_a_note_where_it_was(tidy, at, step):
 
     with pytest.raises(KeyError, match="mine") as caught:
         kit.measure(broken, size=2)
-    assert caught.value.__notes__ == [f"in broken(size=2), {at}, measured by the kit"]
+    (note,) = caught.value.__notes__
+    assert "broken(size=2)" in note and at in note
+    assert caught.traceback[-1].name == "broken", "the reader sees the line"

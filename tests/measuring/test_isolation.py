@@ -1,97 +1,72 @@
 """What an experiment changes stays with it: nobody else finds it."""
 
+import contextlib
 import random
 
 import numpy
 import pytest
 import torch
-from helpers import change_everything, find_other, reader_state, take_turns
+from helpers import OTHERS, change_everything, reader_state, take_turns
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kit
-from kit.measuring.settings import list_settings, read_settings
+from kit.measuring.settings import read_settings
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
-A, WEIGHT = torch.ones(4, 4), nn.Parameter(torch.ones(4, 4))
+A = torch.ones(4, 4)
+WEIGHT = nn.Parameter(torch.ones(4, 4))
 
 
-def compare_beside(clock, hold):
-    """Compare a plain loop with one that does something; return what both made of it.
+def look():
+    """What an experiment finds: settings, and what comes of them."""
+    made = A @ WEIGHT, torch.ones(1), torch.is_inference_mode_enabled()
+    return str([*read_settings().values(), *made])
 
-    `hold` returns a context that is open across the yields. The plain one has seen what
-    the reader sees in all of its steps.
-    """
 
-    def look():
-        kinds = (A @ WEIGHT).dtype, torch.ones(1), torch.is_inference_mode_enabled()
-        return str([*read_settings().values(), *kinds])
+def compare_with(clock, hold):
+    """Compare a plain loop with one that holds something open; neither must see it."""
+    before = reader_state()
+    expected = look()
+    seen = set()
 
-    before, expected, seen = reader_state(), look(), set()
+    def train(*, holds=False):
+        with hold() if holds else contextlib.nullcontext():
+            while True:
+                if not holds:
+                    seen.add(look())
+                clock.work(0.01)
+                yield 1
 
-    def train(*, changes=False):
-        if changes:
-            with hold():
-                while True:
-                    clock.work(0.01)
-                    yield 1
-        while True:
-            seen.add(look())
-            clock.work(0.01)
-            yield 1
-
-    made = kit.compare(train, changes=[False, True], seconds=0.2)
+    made = kit.compare(train, holds=[False, True], seconds=0.2)
     assert seen == {expected}
     assert reader_state() == before and look() == expected
-    assert made.ratio.verdict == "same"
-    return made
+    assert not take_turns(made)
 
 
-class Set:
-    """A setting that is set by a plain call, and never back."""
+def test_settings_of_one_neither_reach_the_other_nor_stay(clock):
+    unchanged = []
 
-    def __init__(self, setting):
-        self.setting = setting
+    @contextlib.contextmanager
+    def change():
+        before = read_settings()
+        change_everything()
+        after = read_settings()
+        unchanged.extend(name for name in before if before[name] == after[name])
+        yield
 
-    def __enter__(self):
-        self.setting.set(find_other(self.setting))
-
-    def __exit__(self, *_):
-        pass
-
-
-SETTINGS = {setting.name: setting for setting in list_settings()}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_of_one_neither_reaches_the_other_nor_stays(clock, name):
-    assert not take_turns(compare_beside(clock, lambda: Set(SETTINGS[name])))
+    compare_with(clock, change)
+    assert OTHERS.keys() <= read_settings().keys() and not unchanged
 
 
-BACKENDS = torch.backends
-OPEN = {
-    "autocast": lambda: torch.autocast("cpu"),
-    "autocast to float16": lambda: torch.autocast("cpu", torch.float16),
-    "autocast, no cache": lambda: torch.autocast("cpu", cache_enabled=False),
-    "no_grad": torch.no_grad,
-    "inference_mode": torch.inference_mode,
-    "device": lambda: torch.device("meta"),
-    "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
-    "sdpa_kernel": lambda: sdpa_kernel(SDPBackend.MATH),
-    "cudnn.flags": lambda: BACKENDS.cudnn.flags(enabled=False),
-    "mkldnn.flags": lambda: BACKENDS.mkldnn.flags(enabled=False),
-}
-
-
-@pytest.mark.parametrize("name", OPEN)
-def test_what_one_holds_open_across_a_yield_does_not_reach_the_other(clock, name):
-    assert not take_turns(compare_beside(clock, OPEN[name]))
+@pytest.mark.parametrize("hold", [lambda: torch.autocast("cpu"), torch.inference_mode])
+def test_what_one_holds_open_across_a_yield_does_not_reach_the_other(clock, hold):
+    compare_with(clock, hold)
 
 
 def test_what_the_reader_has_set_is_what_all_find(clock):
     change_everything()
-    compare_beside(clock, torch.no_grad)
+    compare_with(clock, torch.enable_grad)
 
 
 def test_a_weight_that_a_run_has_cast_serves_nobody_else(clock):
@@ -110,57 +85,31 @@ def test_a_weight_that_a_run_has_cast_serves_nobody_else(clock):
     assert kinds == {(kind, kind) for kind in halves}
 
 
-# Random states
-
-
-def draw():
-    return random.random(), numpy.random.rand(), torch.rand(1).item()
-
-
 def test_each_start_draws_the_same_numbers_however_turns_are_taken(clock):
-    draws, before = [], reader_state()
+    draws = []
+    before = reader_state()
 
     def train(*, n=1):
         own = []
         draws.append(own)
         while True:
-            own.append(draw())
+            own.append((random.random(), numpy.random.rand(), torch.rand(1).item()))
             clock.work(0.01 * n)
             yield 1
 
     made = kit.compare(train, n=[1, 2], seconds=1.0)
     assert take_turns(made) and len(draws) > 10
-    kit.measure(train, seconds=0.1, n=4)
     longest = max(draws, key=len)
     assert all(len(each) > 2 and each == longest[: len(each)] for each in draws)
     assert len(set(longest)) == len(longest)
     assert reader_state() == before, "the reader's own numbers go on where they were"
 
 
-def test_complete_runs_have_seeds_of_their_own_equal_in_both(clock):
-    draws = {"a": [], "b": []}
-
-    def train(*, name="a"):
-        draws[name].append(draw())
-        clock.work(0.01)
-        yield 1
-
-    before = reader_state()
-    kit.compare(train, name=["a", "b"], of="run_seconds", seconds=None, repeats=4)
-    (_, *one), (_, *other) = draws["a"], draws["b"]
-    assert one == other and len(set(one)) == 4
-    assert reader_state() == before
-
-
-# Modules and optimizers
-
-
 class World:
     """A net in training, and its optimizer."""
 
     def __init__(self):
-        layers = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)
-        self.net = nn.Sequential(*layers)
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         self.optimizer = torch.optim.AdamW(self.net.parameters())
         self.learn()
 
@@ -171,50 +120,47 @@ class World:
         self.optimizer.step()
 
     def look(self):
-        tensors = [*self.net.state_dict().values()]
-        tensors += [x for s in self.optimizer.state.values() for x in s.values()]
-        return [tensor.tolist() for tensor in tensors]
+        return str([self.net.state_dict(), self.optimizer.state_dict()])
 
 
 @pytest.mark.parametrize("how", [{}, {"seconds": None, "of": "run_seconds"}])
-@pytest.mark.parametrize("length", [30, 10**9], ids=["restarted", "endless"])
-def test_a_shared_net_is_as_it_was_at_each_start_and_afterwards(clock, how, length):
-    world, found = World(), []
-    before = world.look()
+def test_nets_and_settings_are_as_they_were_at_each_start_and_afterwards(clock, how):
+    """Also where an epoch that has ended is started again in the same run."""
+    world = World()
+    found = []
+
+    def see():
+        return world.look(), torch.get_float32_matmul_precision()
 
     def train(*, n=1):
-        found.append(world.look())
-        for _ in range(length if not how else 5):
+        found.append(see())
+        torch.set_float32_matmul_precision("high")
+        for _ in range(30):
             world.learn()
             clock.work(0.01)
             yield 1
 
+    before = see()
     kit.compare(train, n=[1, 2], **{"seconds": 0.5} | how)
     assert len(found) > 8 and all(each == before for each in found)
-    assert world.look() == before
-    with pytest.raises(KeyboardInterrupt):
-        kit.measure(lambda: interrupted(world))
-    assert world.look() == before
+    assert see() == before
 
 
-def interrupted(world):
-    yield 1
-    world.learn()
-    raise KeyboardInterrupt
-
-
-def test_a_net_that_was_rebuilt_keeps_nothing_else_from_being_put_back(clock):
-    net, before = nn.Sequential(nn.Linear(2, 2)), reader_state()
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_puts_back_settings_random_states_and_nets(clock, error):
+    world = World()
+    before = reader_state(), world.look()
+    closed = []
 
     def train():
-        torch.set_grad_enabled(False)
-        net.append(nn.Linear(2, 2))
-        torch.rand(1)
-        while True:
-            clock.work(0.01)
+        try:
             yield 1
+            world.learn()
+            change_everything()
+            raise error
+        finally:
+            closed.append(True)
 
-    with pytest.raises(RuntimeError) as caught:
-        kit.measure(train, seconds=0.1, repeats=1)
-    assert "build it inside" in "".join(caught.value.__notes__)
-    assert reader_state() == before
+    with pytest.raises(error):
+        kit.measure(train)
+    assert closed and (reader_state(), world.look()) == before
