@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from links import find_broken_links
+from page_links import find_broken_links
 from project import ROOT, own_files
 
 PAGES = [path for path in own_files() if path.suffix in (".ipynb", ".md")]
