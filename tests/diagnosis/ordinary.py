@@ -1,13 +1,6 @@
-"""Ten ordinary training loops in the shapes that other people write them in.
+"""Ten ordinary training loops in the shapes that other people write them in."""
 
-Nothing is planted in them. A diagnosis must not crash on any, and must not change what
-it claims to leave as it is.
-"""
-
-import contextlib
-import queue
-import threading
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
@@ -15,23 +8,14 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-LOOPS = {}
+
+def mlp(classes=10):
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, classes))
 
 
-def ordinary(loop):
-    """Note a loop as an ordinary one."""
-    LOOPS[loop.__name__] = loop
-    return loop
-
-
-def mlp(width=128, classes=10):
-    layers = [nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(width, classes))
-
-
-def rows(count=512):
-    """Rows of numbers with a class each, in memory."""
-    return TensorDataset(torch.randn(count, 64), torch.randint(10, (count,)))
+def rows():
+    """Return rows of numbers with a class each."""
+    return TensorDataset(torch.randn(512, 64), torch.randint(10, (512,)))
 
 
 def forever(loader):
@@ -39,19 +23,21 @@ def forever(loader):
         yield from loader
 
 
-def train(model, data, optimizer=None, find_loss=F.cross_entropy):
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+def train(model, data, *optimizers):
+    if not optimizers:
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.01)]
     for inputs, targets in data:
-        optimizer.zero_grad()
-        find_loss(model(inputs), targets).backward()
-        optimizer.step()
-        yield len(inputs)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        F.cross_entropy(model(inputs), targets).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        yield len(targets)
 
 
-def step_with_closure(make):
-    """Let the optimizer call forward and backward itself."""
+def closure_of_lbfgs():
     model, (inputs, targets) = mlp(), rows().tensors
-    optimizer = make(model.parameters())
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
 
     def close():
         optimizer.zero_grad()
@@ -64,12 +50,6 @@ def step_with_closure(make):
         yield len(inputs)
 
 
-@ordinary
-def closure_of_lbfgs():
-    yield from step_with_closure(partial(torch.optim.LBFGS, max_iter=4))
-
-
-@ordinary
 def generator_and_critic():
     generator, critic = mlp(classes=64), mlp(classes=1)
     make = torch.optim.Adam(generator.parameters())
@@ -86,11 +66,9 @@ def generator_and_critic():
         yield 64
 
 
-@ordinary
 def functional_gradients():
-    model = mlp()
+    model, (inputs, targets) = mlp(), rows().tensors
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    inputs, targets = rows().tensors
 
     def find_loss(parameters):
         return F.cross_entropy(functional_call(model, parameters, inputs), targets)
@@ -101,53 +79,37 @@ def functional_gradients():
         yield len(inputs)
 
 
-@ordinary
 def sparse_embedding():
-    table, head = nn.Embedding(5000, 64, sparse=True), nn.Linear(64, 10)
-    dense = torch.optim.SGD(head.parameters(), lr=0.01)
-    sparse = torch.optim.SparseAdam(table.parameters())
+    table, head = nn.EmbeddingBag(5000, 64, sparse=True), nn.Linear(64, 10)
     words = TensorDataset(torch.randint(5000, (512, 8)), torch.randint(10, (512,)))
-    for text, targets in forever(DataLoader(words, 64)):
-        loss = F.cross_entropy(head(table(text).mean(1)), targets)
-        dense.zero_grad(), sparse.zero_grad()
-        loss.backward()
-        dense.step(), sparse.step()
-        yield len(text)
+    sparse = torch.optim.SparseAdam(table.parameters())
+    dense = torch.optim.SGD(head.parameters(), lr=0.01)
+    model = nn.Sequential(table, head)
+    yield from train(model, forever(DataLoader(words, 64)), sparse, dense)
 
 
-@ordinary
 def two_loaders_over_one_data_set():
-    data, model = rows(), mlp()
+    data = rows()
 
     def as_pairs(samples):
         return {"first": torch.stack([inputs for inputs, _ in samples])}
 
-    plain, paired = DataLoader(data, 64), DataLoader(data, 64, collate_fn=as_pairs)
-    both = zip(forever(plain), forever(paired), strict=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for (inputs, targets), pair in both:
-        loss = F.cross_entropy(model(inputs), targets)
-        loss = loss + (model(pair["first"]) - model(inputs)).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(inputs)
+    plain = forever(DataLoader(data, 64))
+    paired = forever(DataLoader(data, 64, collate_fn=as_pairs))
+    both = zip(plain, paired, strict=True)
+    yield from train(mlp(), ((x + pair["first"], y) for (x, y), pair in both))
 
 
-@ordinary
 def batches_with_a_graph():
-    encoder, model = nn.Linear(64, 64), mlp()
-    optimizer = torch.optim.SGD([*encoder.parameters(), *model.parameters()], lr=0.01)
+    encoder = nn.Linear(64, 64)
 
     def encode(samples):
         inputs, targets = zip(*samples, strict=True)
         return encoder(torch.stack(inputs)), torch.stack(targets)
 
-    data = forever(DataLoader(rows(), 64, collate_fn=encode))
-    yield from train(model, data, optimizer)
+    yield from train(mlp(), forever(DataLoader(rows(), 64, collate_fn=encode)))
 
 
-@ordinary
 def updates_inside_the_backward_pass():
     model = mlp()
     for parameter in model.parameters():
@@ -169,7 +131,6 @@ class Stream(IterableDataset):
             yield torch.randn(64, 64), torch.randint(10, (64,))
 
 
-@ordinary
 def a_stream_with_validation():
     model, held_out = mlp(), torch.randn(4096, 64)
     while True:
@@ -178,37 +139,46 @@ def a_stream_with_validation():
             model(held_out).argmax(1)
 
 
-@ordinary
 def a_thread_that_prefetches():
-    ready, over = queue.Queue(maxsize=2), threading.Event()
+    batches = forever(DataLoader(rows(), 64))
 
-    def fill():
-        for batch in forever(DataLoader(rows(), 64)):
-            while not over.is_set():
-                with contextlib.suppress(queue.Full):
-                    ready.put(batch, timeout=0.1)
-                    break
-            if over.is_set():
-                return
+    def prefetch(pool):
+        ready = pool.submit(next, batches)
+        while True:
+            batch = ready.result()
+            ready = pool.submit(next, batches)
+            yield batch
 
-    threading.Thread(target=fill, daemon=True).start()
-    try:
-        yield from train(mlp(), iter(ready.get, None))
-    finally:
-        over.set()
+    with ThreadPoolExecutor(1) as pool:
+        yield from train(mlp(), prefetch(pool))
 
 
-@ordinary
 def packed_sequences():
-    cell, head = nn.LSTM(64, 32, batch_first=True), nn.Linear(32, 10)
+    cell, head = nn.LSTM(64, 32), nn.Linear(32, 10)
     optimizer = torch.optim.Adam([*cell.parameters(), *head.parameters()])
     series = [torch.randn(length, 64) for length in range(4, 36)]
-    loader = DataLoader(series, 8, collate_fn=list, shuffle=True)
-    for batch in forever(loader):
+
+    def pack(batch):
         packed = nn.utils.rnn.pack_sequence(batch, enforce_sorted=False)
+        return packed, torch.zeros(8, dtype=torch.long)
+
+    def predict(packed):
         _, (hidden, _) = cell(packed)
-        loss = F.cross_entropy(head(hidden[-1]), torch.zeros(8, dtype=torch.long))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield len(batch)
+        return head(hidden[-1])
+
+    loader = DataLoader(series, 8, collate_fn=pack, shuffle=True)
+    yield from train(predict, forever(loader), optimizer)
+
+
+LOOPS = [
+    closure_of_lbfgs,
+    generator_and_critic,
+    functional_gradients,
+    sparse_embedding,
+    two_loaders_over_one_data_set,
+    batches_with_a_graph,
+    updates_inside_the_backward_pass,
+    a_stream_with_validation,
+    a_thread_that_prefetches,
+    packed_sequences,
+]

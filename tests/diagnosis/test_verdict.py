@@ -2,120 +2,96 @@
 
 import math
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 from experiments import profile
 
-from kit.diagnosis import repairs
-from kit.diagnosis.advice import describe_competition
-from kit.diagnosis.causes import CAUSES
 from kit.diagnosis.modules import Training
 from kit.diagnosis.named import Named
+from kit.diagnosis.repairs import Facts, find_due, make_switches
 from kit.diagnosis.saving import Saving, from_groups, from_share, unknown
 from kit.diagnosis.verdict import decide
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-SURE, WIDE = Saving(0.5, 0.48, 0.52), Saving(0.37, -0.2, 0.69)
-OTHER = Saving(0.3, 0.2, 0.4)
-THREADS = {"threads": Saving(0.35, 0.3, 0.4)}
-FEW = {"threads": Saving(0.1, 0.08, 0.12)}
-SLOWER = {"threads": from_groups([2.0, 2.2, 2.1])}
-MAYBE = {"attention": Saving(0.3, -0.05, 0.5)}
+NO = {}
+HALF = Saving(0.5, 0.48, 0.52)
+THIRD = Saving(0.35, 0.3, 0.4)
+WIDE = Saving(0.37, -0.2, 0.69)
+COSTS = Saving(-1.0, -1.2, -0.8)
+UNKNOWN = unknown("its blocks were disturbed")
 FLOAT64 = {"float64": Named("Its parameters are float64.", "model.float()", "", True)}
 LAYOUT = {"channels_last": Named("Not in channels_last.", "model.to()", "", False)}
 
-JUDGED = [
-    # What is not sure is not said, and what is slower without is no cause.
-    ({}, {}, {}, {}, "healthy"),
-    ({}, {"input": Saving(-1.0, -1.2, -0.8)}, {}, {}, "healthy"),
-    ({}, {"input": WIDE}, {}, {}, None),
-    ({"compute": 0.8}, {"input": WIDE}, {}, {}, "compute"),
-    ({"compute": 0.9}, {}, SLOWER, {}, "compute"),
-    # What surely saves most is it, if it is the only one.
-    ({}, {"input": Saving(0.66, 0.6, 0.7), "optimizer": OTHER}, {}, {}, "input"),
-    ({}, {"input": WIDE, "python": from_share(0.5)}, {}, {}, "python"),
-    ({}, {"input": Saving(0.66, 0, 0.9), "python": from_share(0.5)}, {}, {}, None),
-    ({}, {"input": SURE, "optimizer": Saving(0.5, 0.47, 0.53)}, {}, {}, None),
-    ({}, {"input": SURE, "optimizer": OTHER}, {}, {}, "input"),
-    ({}, {"python": from_share(0.5), "overhead": from_share(0.45)}, {}, {}, None),
-    (
-        {"compute": 0.6},
-        {"python": from_share(0.25), "overhead": from_share(0.25)},
-        {},
-        {},
-        "python",  # the other one is no cause beside so much work
+
+class Case(NamedTuple):
+    """What a run has shown, the verdict, and a word of the reason."""
+
+    verdict: str | None
+    reason: str = ""
+    savings: dict = NO
+    work: dict = NO
+    tried: dict = NO
+    named: dict = NO
+
+
+CASES = {
+    "nothing was found": Case("healthy", "nothing worth repairing"),
+    "a step is slower without it": Case("healthy", savings={"input": COSTS}),
+    "it may save much, or nothing": Case(None, "wait for data", {"input": WIDE}),
+    "it could not be measured": Case(
+        "compute", "90%", {"input": UNKNOWN}, work={"compute": 0.9}
     ),
-    # What was measured counts more than a share of the same size.
-    ({}, {"input": SURE, "python": from_share(0.55)}, {}, {}, "input"),
-    ({}, {"input": SURE, "python": from_share(0.7)}, {}, {}, "python"),
-    ({"compute": 0.5}, {"python": from_share(0.15)}, {}, {}, "compute"),
-    # What training needs is no cause where useful work takes more.
-    ({"compute": 0.6}, {"optimizer": OTHER}, {}, {}, "compute"),
-    ({"compute": 0.2}, {"optimizer": OTHER}, {}, {}, "optimizer"),
-    ({"compute": 0.6}, {"input": OTHER}, {}, {}, "input"),
-    ({"compute": 0.3}, {"overhead": from_share(0.25)}, {}, {}, "healthy"),
-    # A repair that was tried and gains nearly as much goes first.
-    ({}, {"input": SURE}, THREADS, {}, "threads"),
-    ({}, {"input": SURE}, FEW, {}, "input"),
-    ({"compute": 0.6}, {}, MAYBE, {}, None),
-    ({"compute": 0.6}, {}, {"onednn": unknown("it varies")}, {}, None),
-    # What is only named is a verdict where nothing else is.
-    ({"compute": 0.9}, {}, {}, FLOAT64, "settings"),
-    ({"compute": 0.9}, {"input": OTHER}, {}, FLOAT64, "input"),
-    ({"compute": 0.9}, {}, {}, LAYOUT, "compute"),
-    # Useful work, or what it waits for.
-    ({"memory": 0.7}, {}, {}, {}, "memory"),
-    ({"other": 0.8}, {}, {}, {}, "healthy"),
-    ({"compute": 0.5, "memory": 0.45}, {}, {}, {}, "healthy"),
-    ({"compute": 0.35, "memory": 0.25}, {}, {}, {}, "healthy"),
-    ({"waiting": 0.8}, {}, {}, {}, None),
-]
+    "one surely saves most": Case("input", savings={"input": HALF, "optimizer": THIRD}),
+    "two save the same": Case(
+        None, "about the same", {"input": HALF, "optimizer": HALF}
+    ),
+    "a measured saving counts more than a share": Case(
+        "input", savings={"input": HALF, "python": from_share(0.55)}
+    ),
+    "an update is needed, and the work takes more": Case(
+        "compute", "60%", {"optimizer": THIRD}, work={"compute": 0.6}
+    ),
+    "a repair gains nearly as much": Case(
+        "threads", savings={"input": HALF}, tried={"threads": THIRD}
+    ),
+    "a repair loses": Case("compute", work={"compute": 0.9}, tried={"threads": COSTS}),
+    "a repair may gain, or not": Case(
+        None, "attention", work={"compute": 0.6}, tried={"attention": WIDE}
+    ),
+    "what a repair gains is not known": Case(
+        None, "oneDNN", work={"compute": 0.6}, tried={"onednn": UNKNOWN}
+    ),
+    "a setting is only named": Case(
+        "settings", "float64", work={"compute": 0.9}, named=FLOAT64
+    ),
+    "what is named is no setting": Case("compute", work={"compute": 0.9}, named=LAYOUT),
+    "the work is of two kinds": Case(
+        "healthy", "two kinds", work={"compute": 0.5, "memory": 0.45}
+    ),
+}
 
 
-@pytest.mark.parametrize(("across", "savings", "tried", "named", "verdict"), JUDGED)
-def test_no_more_is_concluded_than_was_measured(across, savings, tried, named, verdict):
-    found, reason = decide(savings, tried, named, profile(across))
-    assert found == verdict, reason
-    if found is None and savings:
-        known = [CAUSES[cause] in reason for cause in savings]
-        assert any(known) or "waits for another thread" in reason
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_no_more_is_concluded_than_was_measured(case):
+    found = decide(case.savings, case.tried, case.named, profile(case.work))
+    assert found.cause == case.verdict, found.reason
+    assert case.reason in found.reason
 
 
-def test_what_is_not_known_is_neither_hidden_nor_a_cause():
-    lost = {"input": unknown("its blocks were disturbed")}
-    assert decide(lost, {}, {}, profile({"compute": 0.9})).cause == "compute"
-
-
-def test_workers_that_take_cores_from_the_training_are_told():
-    savings = {"input": Saving(0.26, 0.2, 0.3)}
-    waits = {"forward": 0.97, "input": 0.03}
-    competing = profile(shares=waits, children=2)
-    assert "compete" in describe_competition(savings, competing)
-    assert not describe_competition(savings, profile(shares=waits))
-    waits = {"forward": 0.74, "input": 0.26}
-    assert not describe_competition(savings, profile(shares=waits, children=2))
-
-
-SPOKEN_FOR = [
-    ({"shares": {"optimizer": 0.3}}, ["fused"]),
-    ({"across": {"compute": 0.8}}, ["bfloat16"]),
-    ({"children": 2}, ["threads"]),
-    ({"across": {"waiting": 0.5}}, ["threads"]),
-    ({"threads": 99}, ["threads"]),
-    ({}, []),
-]
-
-
-@pytest.mark.parametrize(("facts", "due"), SPOKEN_FOR)
-def test_a_diagnosis_spends_its_seconds_on_costs_that_the_profile_shows(facts, due):
+@pytest.mark.parametrize(
+    ("facts", "due"),
+    [
+        ({"shares": {"optimizer": 0.3}}, ["fused"]),
+        ({"across": {"compute": 0.8}}, ["bfloat16"]),
+        ({"threads": 99}, ["threads"]),
+        ({}, []),
+    ],
+)
+def test_seconds_are_spent_only_on_repairs_that_the_profile_speaks_for(facts, due):
     training = Training()
-    known = profile(**facts)
-    found = repairs.find_due(
-        repairs.Facts(known, training, repairs.make_switches(training))
-    )
-    if known.threads == 1:  # there is no other number on one core
-        due = [name for name in due if name != "threads"]
+    found = find_due(Facts(profile(**facts), training, make_switches(training)))
     assert list(found) == due
 
 

@@ -1,14 +1,31 @@
-"""Training loops with a planted fault, or none; nine more stand in chapter 03."""
+"""Diagnose small training loops, each with a planted cause, in real time.
 
+    python bench/planted.py [NAME …] [--seconds 60]
+
+Nine loops stand in tutorials/slow_loops.py (A to I), six more here. The table says
+whether each verdict is right; the exit status is 1 if one is wrong. Nothing else may
+run meanwhile: verdicts rest on real times.
+"""
+
+import argparse
 import itertools
+import sys
+import time
+from pathlib import Path
 
 import torch
-from slow_loops import batches, mlp, numbers, whole_numbers
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
+
+import kit
+
+sys.path.append(str(Path(__file__).parents[1] / "tutorials"))
+from slow_loops import LOOPS, batches, mlp, numbers, whole_numbers
+
+ROW = "{:22} {:10} {:12} {:20} {:>7}  {}"
 
 
 def fit(model, data, find_loss=F.cross_entropy, lr=0.01):
@@ -41,7 +58,7 @@ def workers_restarted():
 
 
 def memory_filled():
-    """Update a few rows of large buffers, with deterministic algorithms."""
+    """Use a few rows of large buffers, which deterministic algorithms fill."""
     torch.use_deterministic_algorithms(True)
     model = mlp(256, 256, 10)
 
@@ -97,3 +114,65 @@ def sort_scores():
     while True:
         scores.sort()
         yield 1
+
+
+LOOPS = LOOPS | {
+    "workers_restarted": workers_restarted,
+    "memory_filled": memory_filled,
+    "library_switched_off": library_switched_off,
+    "attention_in_parts": attention_in_parts,
+    "image_smoothed": image_smoothed,
+    "sort_scores": sort_scores,
+}
+CAUSES = {
+    "A": "overhead",
+    "B": "python",
+    "C": "compute",
+    "D": "input",
+    "E": "optimizer",
+    "F": "threads",
+    "G": "settings",
+    "H": "settings",
+    "I": "threads",
+    "workers_restarted": "input",
+    "memory_filled": "settings",
+    "library_switched_off": "settings",
+    "attention_in_parts": "settings",
+    "image_smoothed": "memory",
+    "sort_scores": "healthy",
+}
+
+
+def find_saving(found):
+    """Return what leaving out the verdict's cause saves, or else the best repair."""
+    if found.verdict in found.savings:
+        return found.savings[found.verdict]
+    sure = [saving for saving in found.tried.values() if saving.is_sure]
+    return max(sure, key=lambda saving: saving.value, default="–")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(LOOPS))
+    parser.add_argument("--seconds", type=float, default=60.0)
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - set(LOOPS):
+        parser.error(f"no such loop: {', '.join(sorted(unknown))}")
+    torch.set_num_threads(kit.this_machine().cores)  # as chapter 03 does
+    print(ROW.format("loop", "planted", "verdict", "saves", "seconds", ""))
+    wrong = 0
+    for name in asked.names or LOOPS:
+        begun = time.perf_counter()
+        found = kit.diagnose(LOOPS[name], seconds=asked.seconds)
+        took = f"{time.perf_counter() - begun:.0f}"
+        judged = "right" if found.verdict == CAUSES[name] else "WRONG"
+        if found.verdict is None:
+            judged = "cannot tell"
+        wrong += judged == "WRONG"
+        verdict, saving = found.verdict or "–", str(find_saving(found))
+        print(ROW.format(name, CAUSES[name], verdict, saving, took, judged), flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
