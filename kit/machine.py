@@ -47,7 +47,9 @@ def device() -> torch.device:
     """
     import torch
 
-    return torch.accelerator.current_accelerator() or torch.device("cpu")
+    # Without the check it is what this build of PyTorch was made for.
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return found or torch.device("cpu")
 
 
 @dataclass(frozen=True, repr=False)

@@ -129,7 +129,7 @@ def _find_left_in_groups() -> Iterator[int]:
     for group in find_groups():
         limit = read_text(group / "memory.max").strip()
         usage = read_text(group / "memory.current").strip()
-        if limit.isdigit() and usage.isdigit():
+        if limit.isdecimal() and usage.isdecimal():
             statistics = read_text(group / "memory.stat")
             found = re.search(r"^inactive_file (\d+)$", statistics, re.MULTILINE)
             used = int(usage) - (int(found[1]) if found else 0)
@@ -171,7 +171,7 @@ def find_memory() -> int:
     sizes = [psutil.virtual_memory().total]
     for group in find_groups():
         text = read_text(group / "memory.max").strip()
-        if text.isdigit():  # else it is "max"
+        if text.isdecimal():  # else it is "max"
             sizes.append(int(text))
     return min(sizes)
 
@@ -181,7 +181,7 @@ def find_quota() -> float | None:
     quotas = []
     for group in find_groups():
         words = read_text(group / "cpu.max").split()
-        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+        if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
 

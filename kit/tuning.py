@@ -157,9 +157,12 @@ def _count_workers(trial: Trial) -> int:
 
 
 def _is_slower(ratio: Ratio) -> bool:
-    """Return whether a loop is slower for sure; in quick mode, whether it seems so."""
+    """Return whether a loop is slower for sure, or was not compared.
+
+    In quick mode there is no interval, and the ratio counts.
+    """
     high = ratio.value if math.isnan(ratio.high) else ratio.high
-    return high < 1 / SAME
+    return not high >= 1 / SAME
 
 
 def tune_loader(
@@ -329,10 +332,11 @@ class BatchSizeTuning:
             # free.
             peak = _read_peak(self.trials[self.largest])
             size = min(size, self.largest * math.sqrt(available_bytes() / peak))
-        takes = self.trials[self.largest].step_seconds * size / self.largest
-        if size < _APART * self.largest or takes > self.longest_step:
+        chosen = int(size)
+        takes = self.trials[self.largest].step_seconds * chosen / self.largest
+        if chosen < _APART * self.largest or takes > self.longest_step:
             return None
-        return int(size)
+        return chosen
 
     def _bisect(self, above: float) -> float:
         """Return a size between the largest that fits and a larger one; 0 for none."""

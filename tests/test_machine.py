@@ -145,8 +145,13 @@ def test_asking_what_this_machine_is_leaves_cuda_to_processes_forked_later(monke
     assert kit.this_machine().accelerators == ("GPU, 80 GB",)
 
 
-@pytest.mark.parametrize("kind", [None, "cuda"])
-def test_the_device_is_the_accelerator_or_else_the_cpu(monkeypatch, kind):
-    found = kind and torch.device(kind)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
-    assert kit.device() == torch.device(kind or "cpu")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_device_is_an_accelerator_that_is_there_or_else_the_cpu(
+    monkeypatch, is_there
+):
+    def find(check_available=False):
+        """Answer as PyTorch does that was built for CUDA."""
+        return torch.device("cuda") if is_there or not check_available else None
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", find)
+    assert kit.device() == torch.device("cuda" if is_there else "cpu")

@@ -7,9 +7,15 @@ import torch
 from helpers import refused
 from torch import nn
 from torch.utils.data import DataLoader
-from trials import rate_trial
+from trials import make_run, make_trial, rate_trial
 
-from kit.tuning import LoaderTuning, find_batch_size, fit_line, tune_loader
+from kit.tuning import (
+    BatchSizeTuning,
+    LoaderTuning,
+    find_batch_size,
+    fit_line,
+    tune_loader,
+)
 
 MB = 1_000_000
 
@@ -88,6 +94,25 @@ def test_no_trial_takes_more_than_the_machine_has_free(search, monkeypatch):
     found = search(bytes_at, memory=None)
     assert found.largest >= 600
     assert bytes_at(max(search.tried)) <= 90 * MB
+
+
+@pytest.mark.parametrize("bytes_at", MEMORY.values(), ids=MEMORY)
+@pytest.mark.parametrize("free", [190, 520, 1100])
+def test_a_search_on_a_cpu_ends_and_never_takes_what_is_not_free(
+    monkeypatch, bytes_at, free
+):
+    """There the system kills the process that takes too much."""
+    monkeypatch.setattr("kit.tuning.available_bytes", lambda: free * MB)
+    search = BatchSizeTuning("train", "batch_size", 1000 * MB, most=60_000)
+    tried = []
+    size = 1
+    while size:
+        run = make_run(seconds=[0.01] * 6, items=size, memory_bytes=bytes_at(size))
+        search.add(size, make_trial([run]))
+        tried.append(size)
+        assert len(tried) < 40
+        size = search.choose_next()
+    assert all(bytes_at(size) <= max(free * MB, bytes_at(1)) for size in tried)
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,9 @@ class _Observation:
         profile = self.profile
         assert profile is not None
         self._add_shares(profile)
-        verdict, reason = decide(self.savings, self.tried, self.named, profile)
+        verdict, reason = decide(
+            self.savings, self.tried, self.named, profile, self.left
+        )
         loading: Loading = self.loaders.find_loading()
         said = [
             describe_long_steps(self.work.steps),

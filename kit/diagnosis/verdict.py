@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from kit.diagnosis.causes import CAUSES
@@ -44,11 +44,12 @@ def decide(
     tried: Mapping[str, Saving],
     named: Mapping[str, Named],
     profile: Profile,
+    left: Collection[str] = (),
 ) -> Verdict:
     """Return which cause it is: what surely saves most, or useful work.
 
     What was measured counts by the lower end of its interval, what takes a share of the
-    profile by four fifths of that.
+    profile by four fifths of that. `left` names repairs for which there was no time.
     """
     work = {kind: profile.across[kind] for kind in _WORK}
     candidates = {**savings, **_list_following(tried)}
@@ -64,7 +65,7 @@ def decide(
             both = f"{CAUSES[best]} and {CAUSES[rival]}"
             return Verdict(None, f"{both} cost about the same")
         return Verdict(best, "")
-    if unsure := _find_unsure(tried, profile):
+    if unsure := _find_unsure(tried, left, profile):
         return Verdict(None, unsure)
     for each in named.values():
         if each.is_setting:
@@ -96,12 +97,16 @@ def _list_following(tried: Mapping[str, Saving]) -> dict[str, Saving]:
     return found
 
 
-def _find_unsure(tried: Mapping[str, Saving], profile: Profile) -> str:
+def _find_unsure(
+    tried: Mapping[str, Saving], left: Collection[str], profile: Profile
+) -> str:
     """Say which repair of a setting, or of threads, may gain; "" for none."""
     for cause in FOLLOWING:
         for name in list_remedies(cause):
             each = tried.get(name)
             label = fill(REPAIRS[name].label, profile)
+            if name in left:
+                return f"{label} was not tried for lack of time"
             if each and not each.is_known:
                 return f"what {label} saves is not known: {each.reason}"
             if each and each.value > _WORTH_A_REPAIR and not each.is_sure:

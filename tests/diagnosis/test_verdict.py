@@ -34,6 +34,7 @@ class Case(NamedTuple):
     work: dict = NO
     tried: dict = NO
     named: dict = NO
+    left: tuple = ()
 
 
 CASES = {
@@ -63,6 +64,9 @@ CASES = {
     "what a repair gains is not known": Case(
         None, "oneDNN", work={"compute": 0.6}, tried={"onednn": UNKNOWN}
     ),
+    "there was no time to try a setting": Case(
+        None, "lack of time", work={"compute": 0.9}, left=("anomaly",)
+    ),
     "a setting is only named": Case(
         "settings", "float64", work={"compute": 0.9}, named=FLOAT64
     ),
@@ -75,7 +79,8 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_no_more_is_concluded_than_was_measured(case):
-    found = decide(case.savings, case.tried, case.named, profile(case.work))
+    measured = case.savings, case.tried, case.named
+    found = decide(*measured, profile(case.work), case.left)
     assert found.cause == case.verdict, found.reason
     assert case.reason in found.reason
 
