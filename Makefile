@@ -6,6 +6,8 @@ TORCH ?=
 # JupyterLab refuses to run as root unless told that this is meant.
 LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
 KIT_CACHE ?= $(CURDIR)/.cache/kit
+# Its default is in the folder for temporary files, which is another one in each run.
+export TORCHINDUCTOR_CACHE_DIR ?= $(CURDIR)/.cache/inductor
 # Two groups of checks side by side, where make can keep what they print apart.
 JOBS ?= $(if $(filter output-sync,$(.FEATURES)),2,1)
 
@@ -40,7 +42,7 @@ $(error TORCH=$(TORCH) is not known: leave it out, or say TORCH=cpu)
 endif
 
 .PHONY: help lab test test-all bench calibrate clean
-.PHONY: test-style test-odd test-even test-appendices test-processes test-kit
+.PHONY: test-checks test-style test-odd test-even test-appendices test-processes test-kit
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' \
@@ -59,7 +61,17 @@ lab: $(READY_FOR_LAB)  ## Open JupyterLab at the first chapter
 	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" \
 	  --LabApp.default_url=/lab/tree/tutorials/00_start_here.ipynb $(LAB_ARGS)
 
+# What it starts is marked, and has a folder of its own for temporary files: tests/leftovers.py
+# looks for what is left. The folder's name is short, since paths of sockets have to be.
 test: $(READY_FOR_TEST)  ## Run every check: style, spelling, tests, notebooks, claims
+	@TMPDIR=$$(mktemp -d /tmp/kit-XXXXXX); export TMPDIR KIT_MAKE_TEST=$$TMPDIR; \
+	  trap 'rm -rf "$$TMPDIR" "$$TMPDIR.json"' EXIT; \
+	  $(BIN)/python tests/leftovers.py before "$$TMPDIR.json"; \
+	  $(MAKE) --no-print-directory test-checks; status=$$?; \
+	  $(BIN)/python tests/leftovers.py after "$$TMPDIR.json" || status=1; \
+	  exit $$status
+
+test-checks:
 	$(MAKE) --no-print-directory test-style
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(SYNC) \
 	  test-odd test-even test-processes test-kit

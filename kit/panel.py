@@ -200,7 +200,6 @@ class Panel:
         if self._buttons[0].disabled:
             return
         self._disable(True)
-        self._status.value = _RUNNING
         try:
             _call_on_main_thread(lambda: self._follow(act))
         finally:
@@ -223,6 +222,7 @@ class Panel:
             said = ""
             try:
                 with _on_interrupt(signal.default_int_handler):
+                    self._status.value = _RUNNING  # from now on, ■ stops it
                     act()
             except KeyboardInterrupt:
                 said = _STOPPED.format("this" if self._latest else "nothing")

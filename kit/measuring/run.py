@@ -152,8 +152,9 @@ class Driver:
         """Start the generator, and return what it did up to its first yield."""
         self.prepare()
         if watch_memory:
-            self._memory_watch = system.MemoryWatch()
-            self._memory_watch.begin()
+            watch = system.MemoryWatch()
+            watch.begin()  # what interrupts it has nothing to end
+            self._memory_watch = watch
         first = self.start(self.seed)
         if first is None:
             call = self.variant.call
