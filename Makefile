@@ -64,7 +64,7 @@ lab: $(READY_FOR_LAB)  ## Open JupyterLab at the first chapter
 # What it starts is marked, and has a folder of its own for temporary files: tests/leftovers.py
 # looks for what is left. The folder's name is short, since paths of sockets have to be.
 test: $(READY_FOR_TEST)  ## Run every check: style, spelling, tests, notebooks, claims
-	@TMPDIR=$$(mktemp -d /tmp/kit-XXXXXX); export TMPDIR KIT_MAKE_TEST=$$TMPDIR; \
+	@TMPDIR=$$(mktemp -d -t kit-XXXXXX); export TMPDIR KIT_MAKE_TEST=$$TMPDIR; \
 	  trap 'rm -rf "$$TMPDIR" "$$TMPDIR.json"' EXIT; \
 	  $(BIN)/python tests/leftovers.py before "$$TMPDIR.json"; \
 	  $(MAKE) --no-print-directory test-checks; status=$$?; \

@@ -1,8 +1,8 @@
 """How nbval runs the notebooks as tests: `pytest --nbval-lax tutorials/NN_name.ipynb`.
 
-Kernels run in quick mode, and a panel draws a picture. Besides what nbval checks,
-a test fails where its cell writes to stderr without the tag `stderr-is-meant`, where
-a panel shows no picture, and where a process of the notebook is still there after its end.
+Kernels run in quick mode, and a panel draws a picture. A test also fails where its cell
+writes to stderr without the tag `stderr-is-meant`, where a panel shows no picture, and
+where a process of the notebook is still there after its end.
 """
 
 import contextlib
