@@ -107,6 +107,12 @@ def test_warm_up_is_no_part_of_the_speed(clock, duration, expected):
     assert trial.outcome == "finished" and clock.now - begun < 1.5 * 30
 
 
+def test_warm_up_goes_on_while_a_loop_still_gets_faster(clock):
+    loop = steps(clock, lambda number: 0.01 + 0.3 * 0.3**number)
+    trial = kit.measure(loop, seconds=3.0)
+    assert trial.step_seconds == pytest.approx(0.01, rel=0.02)
+
+
 def test_a_speed_that_never_settles_is_said_and_not_waited_for(clock):
     begun = clock.now
     trial = kit.measure(steps(clock, lambda number: 0.02 * 1.2**number), seconds=1.0)
