@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.quick and not (options.into or options.dry_run):
         parser.error("--quick says nothing about speed: add --dry-run or --into FOLDER")
+    os.environ["KIT_STATIC"] = "1"  # no bars of progress in a log
     status = 0
     for path in options.notebooks:
         try:

@@ -42,10 +42,11 @@ def write(recording: Recording, path: str | os.PathLike[str]) -> None:
     content |= {"claims": recording.claims, "plots": recording.plots}
     parts = []
     for name, value in content.items():
-        text = json.dumps(value)
         if isinstance(value, list):
             rows = [json.dumps(row, default=repr) for row in value]
             text = "[\n" + ",\n".join(rows) + "]"
+        else:
+            text = json.dumps(value)
         parts.append(f"{json.dumps(name)}: {text}")
     write_whole("{" + ", ".join(parts) + "}", path)
 
