@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import sys
 import threading
 import time
 
@@ -88,6 +89,7 @@ def untouched():
     torch.optim.SGD([nn.Parameter(torch.ones(1))])  # PyTorch hooks step() at the first
     before, state = entry_points(), reader_state()
     environment, threads = dict(os.environ), threading.active_count()
+    interval = sys.getswitchinterval()
     try:
         yield
     finally:
@@ -95,6 +97,7 @@ def untouched():
         assert not [k for k in before | after if before.get(k) is not after.get(k)]
         assert reader_state() == state
         assert dict(os.environ) == environment
+        assert sys.getswitchinterval() == interval
         wait_until(lambda: threading.active_count() <= threads, 5)  # some just end
         assert not children()
         assert not torch.autograd._profiler_enabled()
@@ -108,7 +111,7 @@ class Switched:
 
     def __init__(self, experiment, name):
         work, training = Work(), Training()
-        loaders = Loaders(work)
+        loaders = self.loaders = Loaders(work)
         if name == "input":
             self.switch = BatchesInMemory(loaders)
         elif name == "optimizer":

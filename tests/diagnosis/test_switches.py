@@ -164,3 +164,13 @@ def test_workers_are_ended_and_a_loader_that_keeps_its_own_can_be_used_again():
     wait_until(lambda: {*children()} <= older)
     assert len(list(loader)) == 8
     loader._iterator = None  # ends its worker
+
+
+def test_what_all_workers_hold_ready_is_given_before_loading_is_timed_again():
+    def experiment():
+        while True:
+            yield from DataLoader(Counted(), num_workers=2, prefetch_factor=3)
+
+    with Switched(experiment, "input") as run:
+        run.run(2)
+        assert run.loaders.ready == 6

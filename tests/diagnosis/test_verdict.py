@@ -48,6 +48,11 @@ CASES = {
     "two save the same": Case(
         None, "about the same", {"input": HALF, "optimizer": HALF}
     ),
+    "two intervals overlap": Case(
+        None,
+        "about the same",
+        {"input": Saving(0.5, 0.46, 0.54), "optimizer": Saving(0.47, 0.43, 0.51)},
+    ),
     "a measured saving counts more than a share": Case(
         "input", savings={"input": HALF, "python": from_share(0.55)}
     ),

@@ -112,6 +112,14 @@ def test_a_table_is_in_the_order_asked_for_and_no_two_figures_contradict():
         assert (row["low"], row["high"]) == (ratio.low, ratio.high)
 
 
+@pytest.mark.parametrize(("unit", "shown"), [("ms per step", 200), ("steps/s", 5)])
+def test_a_step_of_each_variant_has_its_own_items(unit, shown):
+    small, large = rate_trial(1.0, items=10), rate_trial(1.0, items=40)
+    made = compared(small, large)  # five steps a second each
+    found = [made.show(trial, unit)[0] for trial in made.trials]
+    assert found == pytest.approx([shown] * 2)
+
+
 def test_no_cannot_tell_hides_a_clear_verdict():
     unclear = rate_trial(noisy(3, 0.6, 0.8))
     made = compared(BASE, unclear, rate_trial(1.4))

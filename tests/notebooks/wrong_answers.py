@@ -19,6 +19,13 @@ def yields_before_the_step(*, batch_size=16):
         optimizer.step()
 
 
+def goes_on_rising(optimizer, k, steps):
+    def factor(done):
+        return 1 + (k - 1) * done / steps
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
 class KeepsTheGraphOfTheBest:
     def __init__(self, network):
         self.network, self.average, self.best = network, 0.0, None
@@ -211,6 +218,7 @@ WRONG = {
     "04/my_share": reads_the_stream_to_its_end,
     "04/shards": ReadsAShardForEachSample,
     "04/packed": list,
+    "06/follow": goes_on_rising,
     "07/accumulate_tokens": takes_all_texts_at_once,
     "07/run_checkpointed": checkpoints_all_blocks_as_one,
     "07/update_in_backward": waits_for_all_gradients,

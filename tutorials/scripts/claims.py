@@ -58,7 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.write:
         write_table(page, START, table, END)
     elif table not in page.read_text(encoding="utf-8"):
-        problems.append(f"{page} has another table: run claims.py --write")
+        problems.append(
+            f"{page} has another table. Was a cell changed that measures what it "
+            "measured before? Then run record.py --adopt on it, else claims.py --write"
+        )
     for line in stale:
         print(f"waits for its chapter's recording: {line}", file=sys.stderr)
     for problem in problems:

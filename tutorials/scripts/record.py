@@ -116,7 +116,11 @@ def replace_recording(notebook: Path, made: Recording, folder: Path) -> Path:
 
 
 def adopt(path: Path) -> None:
-    """Stamp a chapter's new hashes on recordings that belonged to the last commit."""
+    """Stamp a chapter's new hashes on recordings that belonged to the last commit.
+
+    Raises RecordingError where no recording did.
+    """
+    has_changed = False
     command = ["git", "show", f"HEAD:./{path.name}"]
     before = subprocess.check_output(command, cwd=path.parent, text=True)
     old_codes = hash_claims(read_cells(before))
@@ -127,7 +131,13 @@ def adopt(path: Path) -> None:
             if old != new and f'"{old}"' in text:
                 text = text.replace(f'"{old}"', f'"{new}"')
                 recording.write_text(text, encoding="utf-8")
+                has_changed = True
                 print(f"{recording.name}: {sentence!r}: {old} → {new}")
+    if not has_changed:
+        raise RecordingError(
+            "there is nothing to adopt: no recording belongs to the last commit's code, "
+            "or the code before its claims is the same.\nAdopt before you commit."
+        )
 
 
 # A chapter in Jupyter
