@@ -155,6 +155,8 @@ def test_a_failure_names_its_culprit_in_time_and_all_ranks_work_again(
     assert time.monotonic() - begun < LATEST_REPORT
     lines = str(caught.value).splitlines()
     assert any("rank 1" in line and report in line for line in lines), lines
+    if fault in (exits, is_killed):
+        assert caught.value.ranks[0] == 1, "its absence makes the other one fail, too"
     assert ranks.run(dist.get_rank) == [0, 1]
     wait_until(lambda: count_processes() <= before)
 

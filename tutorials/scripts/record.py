@@ -135,7 +135,7 @@ def adopt(path: Path) -> None:
                 print(f"{recording.name}: {sentence!r}: {old} → {new}")
     if not has_changed:
         raise RecordingError(
-            "there is nothing to adopt: no recording belongs to the last commit's code, "
+            "nothing to adopt: no recording belongs to the code of the last commit, "
             "or the code before its claims is the same.\nAdopt before you commit."
         )
 
