@@ -222,6 +222,7 @@ def run_cell():
         return "".join(texts)
 
     run.client = client
+    run.interrupt = manager.interrupt_kernel
     yield run
     client.stop_channels()
     manager.shutdown_kernel(now=True)
@@ -238,6 +239,7 @@ def test_ranks_know_a_notebooks_cells_and_end_with_its_killed_kernel(
     assert "failed on rank 1: ZeroDivisionError" in failure
     assert "Cell In[5], line 2, in work: if rank == 1: 1 / 0" in failure
     assert run_cell("print(ranks.run(dist.get_rank))") == "[0, 1]\n"
+    run_cell.interrupt()  # what watches the kernel must survive that
     kernel = psutil.Process(int(run_cell("print(os.getpid())")))
     family = kernel.children(recursive=True)
     note = f"open(f'{tmp_path}/{{rank}}', 'w')"
