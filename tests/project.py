@@ -4,18 +4,15 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 TUTORIALS = ROOT / "tutorials"
 CHAPTERS = sorted(TUTORIALS.glob("[0-9][0-9]_*.ipynb"))
 APPENDICES = sorted((TUTORIALS / "more").glob("*.ipynb"))
-every_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 #: A call of `check` in the JSON of a notebook.
 CHECK = re.compile(r"\bcheck\((?:\\n|[^\w)])*(\d\d/\w+)")
 #: What a notebook says of its kernel.
 PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-FOLDERS = (".ci", "binder", "images", "kit", "tests", "tutorials")
+FOLDERS = (".ci", "bench", "binder", "images", "kit", "tests", "tutorials")
 
 
 def list_exercises(path):

@@ -138,6 +138,10 @@ def test_the_chapters_cover_all_points_of_their_sources():
     """No list but what the notebooks say: dropping a point shows here."""
     said = set()
     for path in NOTEBOOKS:
-        said |= {*nbformat.read(path, as_version=4).metadata.kit.get("sources", [])}
+        said |= {
+            *nbformat.read(path, as_version=4)
+            .metadata.get("kit", {})
+            .get("sources", [])
+        }
     known = {"A": 18, "D": 9, "R": 7, "P": 11}
     assert said == {f"{k}{n + 1}" for k, most in known.items() for n in range(most)}
