@@ -243,7 +243,7 @@ ADVICE = [
         "settings",
         "A setting makes the same work expensive: change it, if you do not need it.",
         "",  # that of the repair, or of what is named
-        "01 how PyTorch runs",
+        "03 traces: the gallery",
     ),
     Advice(
         "compute",
