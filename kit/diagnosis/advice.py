@@ -268,13 +268,13 @@ ADVICE = [
         "healthy",
         "Its work is useful, and a repair that was tried does it in less time.",
         "",
-        "00 start here",
+        "00 your training is slow",
         when=_has_a_repair,
     ),
     Advice(
         "healthy",
         "Nothing to repair was found.",
         "kit.diagnose(train, seconds=120)  # more seconds see smaller savings",
-        "00 start here",
+        "00 your training is slow",
     ),
 ]

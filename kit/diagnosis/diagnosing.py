@@ -25,7 +25,7 @@ from kit.diagnosis.repairs import REPAIRS, Facts
 from kit.diagnosis.report import Diagnosis
 from kit.diagnosis.saving import LEAST_SAVING, Saving
 from kit.diagnosis.switches import BatchesInMemory, NoUpdate, Switch
-from kit.diagnosis.trials import Trials, describe_long_steps
+from kit.diagnosis.trials import Trials, describe_long_steps, find_typical_seconds
 from kit.diagnosis.verdict import decide
 from kit.diagnosis.wrapping import Work, change, labels
 from kit.errors import ExperimentError, naming
@@ -283,6 +283,9 @@ class _Observation:
     def _conclude(self) -> Diagnosis:
         profile = self.profile
         assert profile is not None
+        if not clock.has_queue():  # a device's steps end later
+            seconds = find_typical_seconds(self.work.steps) or profile.step_seconds
+            profile = profile._replace(step_seconds=seconds)
         self._add_shares(profile)
         verdict, reason = decide(
             self.savings, self.tried, self.named, profile, self.left

@@ -156,6 +156,11 @@ class _Ended(BaseException):
     """
 
 
+def _shorten(word: str) -> str:
+    """Return the last part of an absolute path, and any other word as it is."""
+    return Path(word).name if Path(word).is_absolute() else word
+
+
 class Script:
     """A script with its arguments as an experiment, in which a step is one item.
 
@@ -167,7 +172,7 @@ class Script:
 
     def __init__(self, path: Path, words: Sequence[str] = (), most: int = 1) -> None:
         self._path, self._words, self._most = path, words, most
-        self.__name__ = shlex.join([path.name, *words])
+        self.__name__ = shlex.join([path.name, *map(_shorten, words)])
 
     def __call__(self) -> Generator[int, None, None]:
         """Run the script as Python would; it prints and writes what it always does."""

@@ -32,6 +32,8 @@ _LONG = 10.0
 _LONG_SECONDS = 0.1
 #: … and where at most this share of the steps does.
 _MOST_LONG = 0.05
+#: So many plain steps say how long a step takes; before, those around the profile do.
+_LEAST_PLAIN = 20
 #: Rare long steps are told where they take this share of the time.
 _WORTH_TELLING = 0.05
 
@@ -227,6 +229,17 @@ def find_long_seconds(plain: Sequence[float]) -> float:
     least = max(_LONG_SECONDS, _LONG * statistics.median(plain))
     longer = sum(each >= least for each in plain)
     return least if longer <= max(1, _MOST_LONG * len(plain)) else math.inf
+
+
+def find_typical_seconds(steps: Sequence[StepTime]) -> float | None:
+    """Return the mean of plain steps without rare long ones; None where few were made.
+
+    They lie between those of all trials, long after the first steps of the run.
+    """
+    plain = [step.seconds for step in steps if step.is_plain]
+    least = find_long_seconds(plain)
+    typical = [seconds for seconds in plain if seconds < least]
+    return statistics.fmean(typical) if len(typical) >= _LEAST_PLAIN else None
 
 
 def describe_long_steps(steps: Sequence[StepTime]) -> str:

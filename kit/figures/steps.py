@@ -74,8 +74,9 @@ def draw_step(
     if savings:
         heights.append(ROW * len(savings) + 0.8)
     figure = new_figure(title, sum(heights) + 0.2)
-    parts = figure.subplots(len(heights), height_ratios=heights, squeeze=False)
-    axes = parts[0, 0]
+    # Figures of their own: the names of savings take no room from the bar of phases.
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)
+    axes = parts[0, 0].subplots()
     axes.set(xlim=(0, total), ylim=(heights[0], 0))
     axes.axis("off")
     start = 0.0
@@ -89,7 +90,7 @@ def draw_step(
         key = axes.legend(handles=_make_keys(below), **place, **look)
         key.set_title(" ".join(words[1:]))
     if savings:
-        _draw_savings(parts[1, 0], savings)
+        _draw_savings(parts[1, 0].subplots(), savings)
         saved = charts.describe_rows(savings, format_share)
         words.append(f"What removing a cause would save of the step: {saved}")
     first = f"Where the {format_seconds(step_seconds)} of a step go"

@@ -86,5 +86,5 @@ def html_page(title: str, *parts: str, text: str = "") -> str:
         f"<meta name='color-scheme' content='light dark'><title>{html.escape(title)}"
         "</title></head><body style='max-width:780px;margin:24px auto;"
         f"font-family:system-ui,sans-serif'>{''.join(parts)}"
-        f"<pre>{html.escape(text)}</pre></body></html>\n"
+        f"<pre style='white-space:pre-wrap'>{html.escape(text)}</pre></body></html>\n"
     )

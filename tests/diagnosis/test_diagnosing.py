@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import functools
+import itertools
 import math
 import queue
 import re
@@ -132,6 +133,20 @@ def test_what_is_said_to_be_saved_is_what_the_planted_cost_takes(cause):
     assert "95 % [95, 95]" in found.sentence()
     assert math.fsum(found.shares.values()) == pytest.approx(1)
     assert found.advice.code in repr(found)
+
+
+def speeding_up(*, clock):
+    """Take longer in the first steps, as long as it is profiled."""
+    for number in itertools.count():
+        clock.work(0.01 if number < 60 else STEP_SECONDS)
+        yield 1
+
+
+def test_how_long_a_step_takes_is_not_judged_by_the_first_second():
+    clock = FakeClock()
+    with simulating(clock):
+        found = kit.diagnose(speeding_up, seconds=8.0, clock=clock)
+    assert found.step_seconds == pytest.approx(STEP_SECONDS, rel=0.02)
 
 
 def make_trace(name, count):

@@ -103,3 +103,8 @@ def test_an_error_of_the_script_itself_comes_as_it_is():
     path = write_script("1 / 0")
     with untouched(), pytest.raises(ZeroDivisionError):
         main(["diagnose", "--script", str(path)])
+
+
+def test_a_report_is_not_filled_by_the_path_of_a_folder():
+    words = ["/far/away/photos", "--lr", "1"]
+    assert Script(Path("train.py"), words).__name__ == "train.py photos --lr 1"

@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 
+import nbformat
 import pytest
 from clusters import Cluster, Training, find_gaps
 from helpers import wait_until
 from project import TUTORIALS
+
+import kit
 
 SCRIPTS = TUTORIALS / "scripts"
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
@@ -42,6 +46,27 @@ def test_a_training_resumes_with_more_ranks_as_if_it_had_not_stopped(tmp_path):
     assert {step["ranks"] for step in steps} == {2}
     losses = [step["loss"] for step in expected]
     assert [step["loss"] for step in steps] == pytest.approx(losses, rel=0.02)
+
+
+#: Runs a script as Python would, from a seed; what follows are its arguments.
+SEEDED = "import runpy, sys, torch; torch.manual_seed(0); del sys.argv[0]; "
+SEEDED += "runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def test_the_fast_script_of_chapter_00_trains_as_the_slow_one(tmp_path, quick):
+    book = nbformat.read(TUTORIALS / "00_start_here.ipynb", as_version=4)
+    written = [cell.source for cell in book.cells if cell.id == "script"]
+    slow = tmp_path / "slow.py"
+    slow.write_text(written[0].partition("\n")[2])
+    losses = []
+    for script in (slow, TUTORIALS / "take_home" / "00_train_photos.py"):
+        done = run("-c", SEEDED, script, kit.data.photos(128), 16, 2)
+        assert done.returncode == 0, done.stderr
+        by_epoch = re.findall(r"epoch (\d).*loss ([\d.]+)", done.stdout)
+        losses.append([float(loss) for loss in dict(by_epoch).values()])
+    assert "photos a second" in done.stdout
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert len(losses[1]) == 2
 
 
 def test_preflight_shows_each_rank_and_the_link(tmp_path):
