@@ -3,8 +3,9 @@
 VENV ?= .venv
 PYTHON ?= python3
 TORCH ?=
-# JupyterLab refuses to run as root unless told that this is meant.
-LAB_ARGS ?= $(if $(filter 0,$(shell id -u)),--allow-root)
+# JupyterLab refuses to run as root without this.
+AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
+LAB_ARGS ?=
 KIT_CACHE ?= $(CURDIR)/.cache/kit
 # Its default is in the folder for temporary files, which is another one in each run.
 export TORCHINDUCTOR_CACHE_DIR ?= $(CURDIR)/.cache/inductor
@@ -59,7 +60,7 @@ help:  ## Show this list
 
 lab: $(READY_FOR_LAB)  ## Open JupyterLab at the first chapter
 	$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" \
-	  --LabApp.default_url=/lab/tree/tutorials/00_start_here.ipynb $(LAB_ARGS)
+	  --LabApp.default_url=/lab/tree/tutorials/00_start_here.ipynb $(AS_ROOT) $(LAB_ARGS)
 
 # What it starts is marked, and has a folder of its own for temporary files: tests/leftovers.py
 # looks for what is left. The folder's name is short, since paths of sockets have to be.

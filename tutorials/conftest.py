@@ -36,9 +36,9 @@ def pytest_configure(config):
     os.environ["KIT_QUICK"] = "1"
     os.environ["KIT_STATIC"] = "1"
     os.environ["PYTHONWARNINGS"] = ",".join(f"ignore:{words}" for words in OF_MACHINES)
-    # As `jupyter` does: kernels find TensorBoard and what else is beside Python.
+    # As `jupyter` does: kernels find TensorBoard and what else is beside Python, last.
     scripts = sysconfig.get_path("scripts")
-    os.environ["PATH"] = os.pathsep.join([scripts, os.environ["PATH"]])
+    os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], scripts])
     config.option.nbval_current_env = True
     if config.option.nbval_cell_timeout > CELL_TIMEOUT:
         config.option.nbval_cell_timeout = CELL_TIMEOUT

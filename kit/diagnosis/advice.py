@@ -268,13 +268,14 @@ ADVICE = [
         "healthy",
         "Its work is useful, and a repair that was tried does it in less time.",
         "",
-        "00 your training is slow",
+        "10 mixed precision",
         when=_has_a_repair,
     ),
     Advice(
         "healthy",
-        "Nothing to repair was found.",
+        "Nothing to repair was found. Whether the work is needed cannot be seen: "
+        "padding, for example, is arithmetic like any other.",
         "kit.diagnose(train, seconds=120)  # more seconds see smaller savings",
-        "00 your training is slow",
+        "07 memory, on padding; 12 DDP, for more devices",
     ),
 ]

@@ -203,6 +203,8 @@ class Diagnosis:
             else:
                 longer = f"{longer} longer"
             return f"Tried: with {name}, a step takes {longer}; don't use it here."
+        if saving.low > 0:
+            return f"Tried: with {name}, too small a gain to count, {saving}."
         return f"Tried: with {name}, no gain can be told, {saving}."
 
     def remarks(self) -> list[str]:
@@ -229,18 +231,25 @@ class Diagnosis:
         return remarks
 
     def next_steps(self) -> list[str]:
-        """Return what to change and where, what to try, and how to verify it."""
-        lines = []
+        """Return what to change and where, what to try, and how to verify it.
+
+        What helps against the verdict comes before what helps against less.
+        """
+        named = self.named.values()
+        settings = [_write_try(each) for each in named if each.is_setting]
+        others = [_write_try(each) for each in named if not each.is_setting]
         own = self._find_winner()
         winner = own or self.find_best([*self.tried])
+        change = []
         if winner:
             place = _write_place(self._find_line()) if own else ""
             code = self._fill(REPAIRS[winner].code)
-            lines.append(f"change  {code}  ({place}tried: saves {self.tried[winner]})")
-        for each in self.named.values():
-            lines.append(f"try     {each.code}  (not tried here)")
-        if not own and (code := self._write_advice()):
-            lines.append(f"try     {code}")
+            change = [f"change  {code}  ({place}tried: saves {self.tried[winner]})"]
+        if own:
+            lines = [*change, *settings, *others]
+        else:
+            advice = [f"try     {code}"] if (code := self._write_advice()) else []
+            lines = [*settings, *advice, *change, *others]
         if not lines or (self.verdict == "healthy" and not (winner or self.named)):
             return lines
         if self.experiment.is_script:
@@ -258,6 +267,8 @@ class Diagnosis:
         if self.advice.remedy == "compile":
             how = "--try-compile" if self.experiment.is_script else "try_compile=True"
             return f"{self.advice.code}  (it may gain or lose: {how} tells)"
+        if self.verdict == "healthy" and self.experiment.is_script:
+            return "--seconds 120  # more seconds see smaller savings"
         if self.verdict == "healthy":
             return self.advice.code
         return f"{self.advice.code}  ({_write_place(self._find_line())}not tried here)"
@@ -320,6 +331,10 @@ class Diagnosis:
         """Return the report as a page of its own, with what this machine is."""
         title, text = f"Diagnosis of {self.call}", f"{self!r}\n\n{this_machine()!r}"
         return figures.html_page(title, self._repr_html_(), text=text)
+
+
+def _write_try(named: Named) -> str:
+    return f"try     {named.code}  (not tried here)"
 
 
 def _write_place(line: str) -> str:

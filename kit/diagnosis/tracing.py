@@ -42,6 +42,8 @@ Leave it out, around this call or inside the experiment: the kit records the sam
 _KIT = f"{Path(__file__).parents[1]}{os.sep}"
 _DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
 _KINDS = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", *_DEVICE_KINDS}
+#: Letters of a line of code that a report shows.
+_LONGEST_CODE = 60
 
 
 class Event(NamedTuple):
@@ -251,7 +253,8 @@ def write_line(filename: str, number: int) -> str:
     is_cell = "ipykernel" in filename or filename.startswith("<ipython-input")
     name = "cell" if is_cell else os.path.basename(filename)
     text = linecache.getline(filename, number).strip()
-    return f"{name}:{number}" + (f": {text[:60]}" if text else "")
+    shown = text if len(text) <= _LONGEST_CODE else f"{text[: _LONGEST_CODE - 1]}…"
+    return f"{name}:{number}" + (f": {shown}" if shown else "")
 
 
 def measure_operation() -> float:

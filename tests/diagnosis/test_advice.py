@@ -143,3 +143,10 @@ def test_workers_that_take_cores_from_the_training_are_not_answered_with_more():
         profile=profile(shares=waits, children=2),
     )
     assert "num_workers" not in found.advice.code
+
+
+def test_what_helps_against_the_verdict_comes_before_what_helps_against_less():
+    tried = {"bfloat16": Saving(0.09, 0.07, 0.11)}
+    first, second, *_ = dataclasses.replace(report(), tried=tried).next_steps()
+    assert first.startswith("try") and report().advice.code in first
+    assert second.startswith("change") and "bfloat16" in second

@@ -17,6 +17,7 @@ LEAST = 5
 FEWER = {"04": 2, "06": 2, "07": 2, "11": 4, "12": 3, "19": 4}
 BEHIND_THE_BACK = {
     r"[!%] *(?:pip|conda|mamba|uv)\b": "installs something",
+    r"! *python\b": "runs another Python than this one's: write {PYTHON}",
     r"\bsys\.path\b|\bPYTHONPATH\b": "changes the path",
     r"(?:filterwarnings|simplefilter)\(\s*['\"]ignore['\"]\s*\)": "hides warnings",
 }

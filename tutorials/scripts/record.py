@@ -151,7 +151,7 @@ def run_notebook(path: Path, *, is_quick: bool) -> tuple[Recording, Any]:
     if is_quick:
         environment["KIT_QUICK"] = "1"
     # As `jupyter` does: kernels find TensorBoard and other programs of this Python.
-    folders = [sysconfig.get_path("scripts"), os.environ["PATH"]]
+    folders = [os.environ["PATH"], sysconfig.get_path("scripts")]
     environment["PATH"] = os.pathsep.join(folders)
     with tempfile.TemporaryDirectory() as folder:
         journal = Path(folder, "journal.json")
