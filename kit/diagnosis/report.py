@@ -15,12 +15,13 @@ from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE
 from kit.diagnosis.named import Named
 from kit.diagnosis.profiling import Profile
 from kit.diagnosis.repairs import FOLLOWING, REPAIRS, fill, list_remedies
-from kit.diagnosis.saving import Saving
+from kit.diagnosis.saving import LEAST_SAVING, Saving
 from kit.errors import naming
 from kit.machine import this_machine
 from kit.measuring.compare import compare
 from kit.measuring.experiment import Experiment, describe, resolve
 from kit.measuring.report import Comparison
+from kit.mode import is_quick
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -204,7 +205,8 @@ class Diagnosis:
                 longer = f"{longer} longer"
             return f"Tried: with {name}, a step takes {longer}; don't use it here."
         if saving.low > 0:
-            return f"Tried: with {name}, too small a gain to count, {saving}."
+            least = figures.format_share(LEAST_SAVING)
+            return f"Tried: with {name}, not surely {least} or more, {saving}."
         return f"Tried: with {name}, no gain can be told, {saving}."
 
     def remarks(self) -> list[str]:
@@ -223,6 +225,8 @@ class Diagnosis:
         for each in self.named.values():
             remarks.append(f"{each.sentence} {each.effect}".rstrip())
         remarks += self.notes
+        if is_quick():
+            remarks.append("Quick mode: a few steps say nothing about speed.")
         remarks.append(
             "Brackets are 95 % intervals from blocks of steps in this one run; another "
             "run may differ. Starting operations takes "
@@ -233,11 +237,11 @@ class Diagnosis:
     def next_steps(self) -> list[str]:
         """Return what to change and where, what to try, and how to verify it.
 
-        What helps against the verdict comes before what helps against less.
+        What helps against a verdict that was measured comes first.
         """
-        named = self.named.values()
-        settings = [_write_try(each) for each in named if each.is_setting]
-        others = [_write_try(each) for each in named if not each.is_setting]
+        named = [
+            f"try     {each.code}  (not tried here)" for each in self.named.values()
+        ]
         own = self._find_winner()
         winner = own or self.find_best([*self.tried])
         change = []
@@ -245,11 +249,14 @@ class Diagnosis:
             place = _write_place(self._find_line()) if own else ""
             code = self._fill(REPAIRS[winner].code)
             change = [f"change  {code}  ({place}tried: saves {self.tried[winner]})"]
-        if own:
-            lines = [*change, *settings, *others]
+        advice = []
+        if not own and (code := self._write_advice()):
+            advice = [f"try     {code}"]
+        saved = self.savings.get(self.verdict or "")
+        if saved is not None and saved.measured and saved.is_sure:
+            lines = [*advice, *change, *named]
         else:
-            advice = [f"try     {code}"] if (code := self._write_advice()) else []
-            lines = [*settings, *advice, *change, *others]
+            lines = [*change, *named, *advice]
         if not lines or (self.verdict == "healthy" and not (winner or self.named)):
             return lines
         if self.experiment.is_script:
@@ -331,10 +338,6 @@ class Diagnosis:
         """Return the report as a page of its own, with what this machine is."""
         title, text = f"Diagnosis of {self.call}", f"{self!r}\n\n{this_machine()!r}"
         return figures.html_page(title, self._repr_html_(), text=text)
-
-
-def _write_try(named: Named) -> str:
-    return f"try     {named.code}  (not tried here)"
 
 
 def _write_place(line: str) -> str:

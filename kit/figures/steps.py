@@ -68,7 +68,9 @@ def draw_step(
             below[phase] = f"{PHASES[phase]}  {part}"
     words = ["; ".join(sentences)]
     if overhead is not None:
-        words.append(f"Eager overhead, across the phases: {format_share(overhead)}")
+        words.append(
+            f"Starting operations, across the phases: {format_share(overhead)}"
+        )
     lines = math.ceil(len(below) / 2) + (overhead is not None)
     heights = [_BAR + 0.25 * lines]
     if savings:

@@ -1,33 +1,18 @@
-"""Train a network to name the shape in a photo.
-
-python train_photos.py FOLDER BATCH_SIZE EPOCHS
-"""
+"""Name shapes in photos: python 00_train_photos.py FOLDER BATCH_SIZE EPOCHS"""
 
 import sys
-from pathlib import Path
 from time import perf_counter
 
 import torch
-from PIL import Image
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
-from torchvision.transforms.v2 import functional as transforms
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
 
-
-class Photos(Dataset):
-    def __init__(self, folder):
-        self.paths = sorted(Path(folder).glob("*/*.jpg"))
-        self.classes = sorted({path.parent.name for path in self.paths})
-
-    def __len__(self):
-        return len(self.paths)
-
-    def __getitem__(self, index):
-        path = self.paths[index]
-        photo = transforms.pil_to_tensor(Image.open(path).convert("RGB"))
-        label = self.classes.index(path.parent.name)
-        return transforms.resize(photo, 64) / 255, label
+to_small = v2.Compose(
+    [v2.PILToTensor(), v2.Resize(64), v2.ToDtype(torch.float32, scale=True)]
+)
 
 
 def make_net(classes):
@@ -54,7 +39,7 @@ def wait_for_device():
 
 def main(folder, batch_size, epochs):
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    photos = Photos(folder)
+    photos = ImageFolder(folder, to_small)
     decoded = [photos[index] for index in range(len(photos))]
     loader = DataLoader(decoded, batch_size, shuffle=True)
     net = make_net(len(photos.classes)).to(device)
