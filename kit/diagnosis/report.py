@@ -15,7 +15,7 @@ from kit.diagnosis.causes import CAUSES, PHASE_OF_CAUSE
 from kit.diagnosis.named import Named
 from kit.diagnosis.profiling import Profile
 from kit.diagnosis.repairs import FOLLOWING, REPAIRS, fill, list_remedies
-from kit.diagnosis.saving import LEAST_SAVING, Saving
+from kit.diagnosis.saving import Saving
 from kit.errors import naming
 from kit.machine import this_machine
 from kit.measuring.compare import compare
@@ -205,8 +205,7 @@ class Diagnosis:
                 longer = f"{longer} longer"
             return f"Tried: with {name}, a step takes {longer}; don't use it here."
         if saving.low > 0:
-            least = figures.format_share(LEAST_SAVING)
-            return f"Tried: with {name}, not surely {least} or more, {saving}."
+            return f"Tried: with {name}, a gain that may be too small, {saving}."
         return f"Tried: with {name}, no gain can be told, {saving}."
 
     def remarks(self) -> list[str]:

@@ -4,8 +4,6 @@ import itertools
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from kit.teaching import expect
-
 
 def one_yield(my_loop):
     """Yield the number of items after each step of the optimizer, forever."""
@@ -32,26 +30,6 @@ def one_yield(my_loop):
     finally:
         hook.remove()
     return "your loop is an experiment; try kit.measure(my_loop)."
-
-
-def turns(compare_in_turns):
-    """Find the right ratio on a machine on which each step is slower than the last."""
-
-    def compare_on_slowing_machine(ratio):
-        now = 0.0
-        steps = 0
-
-        def work(seconds):
-            nonlocal now, steps
-            now += seconds * (1 + 0.01 * steps)
-            steps += 1
-
-        return compare_in_turns(lambda: work(ratio), lambda: work(1.0), lambda: now)
-
-    hint = "A step of a takes that many times as long; the machine slows down."
-    cases = [((1.0,), 1.0), ((1.25,), 1.25)]
-    expect(compare_on_slowing_machine, cases, rel=0.002, hint=hint)
-    return "the slow machine does not show."
 
 
 def bare_yield(train_and_evaluate):
