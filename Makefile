@@ -77,6 +77,7 @@ test-checks:
 	$(MAKE) --no-print-directory --jobs=$(JOBS) $(SYNC) \
 	  test-odd test-even test-processes test-kit
 	$(BIN)/python tutorials/scripts/claims.py --check
+	$(BIN)/python tutorials/scripts/what_helps.py --check
 
 test-all: export PYTEST_ADDOPTS += $(NIGHTLY)
 test-all: test  ## The same with appendices, what takes long, chapters at full length

@@ -12,7 +12,8 @@ CODE = re.compile(
     re.M | re.S,
 )
 LINKS = (
-    re.compile(r"\[[^\]]*\]\(\s*<?([^)>\s]*)>?[^)]*\)"),
+    # An anchor may hold a pair of brackets, as its heading does.
+    re.compile(r"\[[^\]]*\]\(\s*<?((?:[^()>\s]|\([^()\s]*\))*)>?[^)]*\)"),
     re.compile(r"<(?:a|img)\b[^>]*?\b(?:href|src)\s*=\s*[\"']([^\"']*)[\"']", re.I),
 )
 ANCHOR = re.compile(r"<[^>]*?\b(?:id|name)\s*=\s*[\"']([^\"']+)[\"']", re.I)

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 import record
 import recording
+import what_helps
 from trials import make_machine, rate_trial
 
 import kit
@@ -37,9 +38,15 @@ def folder(tmp_path, monkeypatch):
 
 
 def write_chapter(folder, *sources):
+    return write_notebook(folder / "00_first.ipynb", *sources)
+
+
+def write_notebook(path, *sources):
+    """Write a notebook; a source that begins with a heading is text."""
     book = nbformat.v4.new_notebook()
-    book.cells = [nbformat.v4.new_code_cell(source) for source in sources]
-    path = folder / "00_first.ipynb"
+    for source in sources:
+        kind = "markdown" if source.startswith("## ") else "code"
+        book.cells.append(getattr(nbformat.v4, f"new_{kind}_cell")(source))
     nbformat.write(book, path)
     return path
 
@@ -130,6 +137,52 @@ def test_a_page_of_claims_that_is_not_the_recordings_is_noticed(folder, capsys):
     assert claims.main(["--write", "--check"]) == 0
     assert claims.main(["--check"]) == 0
     assert "✓ 2 ×" in (folder / "CLAIMS.md").read_text("utf-8")
+
+
+@pytest.fixture
+def page(folder):
+    """A page of what helps, of one chapter and of an appendix with two comparisons."""
+    write_chapter(folder, "## How much?", COUNT, CLAIM)
+    compare = "compare('pair', f)\ncompare('later', f)"
+    (folder / "more").mkdir()
+    write_notebook(folder / what_helps.APPENDIX, "## On a GPU (chapter 07)", compare)
+    slow = rate_trial()
+    trials = [slow, rate_trial(lambda round, turn, n: unsure(round))]
+    found = Comparison(trials, ["plain", "other"])
+    kit.save(found, folder / "more" / "h100" / "pair.json")
+    page = folder / "WHAT_HELPS.md"
+    page.write_text(f"{what_helps.START}\n{what_helps.END}\n")
+    return page
+
+
+def test_a_reader_sees_what_lost_and_what_nobody_can_tell(folder, page):
+    write_recording(folder, twice)
+    write_recording(folder, half, GPU)
+    assert what_helps.main(["--write", "--check"]) == 0
+    text = page.read_text("utf-8")
+    rows = [line.split(" | ") for line in text.split("\n") if " vs. " in line]
+    verdicts = sorted(row[4] for row in rows)
+    assert verdicts == ["**cannot tell**", "**slower** ✗", "faster ✓"]
+    assert {(row[5], row[6]) for row in rows} == {("2.14.0", "2026-01-02")}
+    assert text.count("(00_first.ipynb#How-much?)") == 2
+    assert f"`later` in [H100: On a GPU]({what_helps.APPENDIX}#On-a-GPU-(cha" in text
+
+
+@pytest.mark.parametrize("fault", ["recorded again", "stale", "edited"])
+def test_a_page_of_what_helps_that_is_not_the_recordings_is_noticed(
+    folder, page, fault
+):
+    write_recording(folder, twice)
+    assert what_helps.main(["--check"]) == 1
+    assert what_helps.main(["--write", "--check"]) == 0
+    if fault == "recorded again":
+        write_recording(folder, half)
+    if fault == "stale":
+        write_chapter(folder, "## How much?", COUNT.replace("n=1", "n=3"), CLAIM)
+    if fault == "edited":
+        page.write_text(page.read_text("utf-8").replace("2 ×", "3 ×"))
+    assert what_helps.main(["--check"]) == 1
+    assert what_helps.main(["--write", "--check"]) == 0
 
 
 @pytest.mark.parametrize("fault", ["cut", "renamed", "quick"])

@@ -21,6 +21,7 @@ from pages import format_table, write_table
 from recording import Recording, read
 
 from kit.errors import RecordingError
+from kit.measuring.report import Comparison
 from kit.teaching import Claim
 
 START = "<!-- claims: written by `python tutorials/scripts/claims.py --write` -->"
@@ -34,6 +35,8 @@ class Judged(NamedTuple):
     chapter: str
     machine: str
     claim: Claim
+    comparison: Comparison
+    label: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,7 +129,8 @@ def judge_chapter(notebook: Path) -> tuple[list[Judged], list[str]]:
             sentence = row["sentence"]
             if sentence in codes and row.get("code") == codes[sentence]:
                 claim = judge_claim(made, row | read_literals(calls[sentence]))
-                judged.append(Judged(notebook.stem, machine, claim))
+                place = made.comparisons[row["comparison"]], row["label"]
+                judged.append(Judged(notebook.stem, machine, claim, *place))
     recorded = {entry.claim.sentence for entry in judged}
     stale = []
     for sentence in calls.keys() - recorded:
