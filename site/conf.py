@@ -72,6 +72,7 @@ exclude_patterns = [".*", "build", "dist", "venv"]
 
 nb_execution_mode = "off"
 nb_merge_streams = True
+smartquotes = False  # anchors and text are what the sources say
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 6
 # A line that begins with a percent sign is text, as it is on GitHub.
@@ -122,7 +123,8 @@ def list_below(page: str) -> str:
     groups = NAVIGATION if page == f"{FIRST}.md" else {"": APPENDICES.get(page, [])}
     blocks = []
     for caption, pages in groups.items():
-        options = [":hidden:", ":titlesonly:", f":caption: {caption}"]
+        options = [":hidden:", ":titlesonly:"]
+        options += [f":caption: {caption}"] if caption else []
         lines = [*options, "", *(f"/{page}" for page in pages)]
         blocks.append("\n".join(["```{toctree}", *lines, "```"]) if pages else "")
     return "\n\n".join(blocks)
@@ -211,10 +213,12 @@ class LinksToFiles(Transform):
                 continue
             target, _, anchor = link["reftarget"].partition("#")
             if link.get("refdomain") == "doc":  # a page that the site does not have
-                path, anchor = Path(env.doc2path(target)), link["reftargetid"] or ""
+                anchor = link["reftargetid"] or ""
+                paths = [ROOT / f"{target}{suffix}" for suffix in source_suffix]
             else:
-                path = Path(env.relfn2path(target, env.docname)[1])
-            if not target or not path.exists():
+                paths = [Path(env.relfn2path(target, env.docname)[1])]
+            path = next((path for path in paths if path.exists()), None)
+            if not target or not path:
                 continue  # an anchor, or a broken link, at which the build ends
             kind = "tree" if path.is_dir() else "blob"
             inside = path.resolve().relative_to(ROOT).as_posix()
