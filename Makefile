@@ -19,12 +19,15 @@ BIN = $(VENV)/bin
 # What the environment is ready for, so that a second run installs nothing.
 READY_FOR_LAB = $(VENV)/.ready-for-lab
 READY_FOR_TEST = $(VENV)/.ready-for-test
+# The web site is built without PyTorch, in an environment of its own.
+SITE_VENV ?= build/site-venv
+READY_FOR_SITE = $(SITE_VENV)/.ready
 INSTALL = $(BIN)/python -m pip install $(addprefix --constraint ,$(CONSTRAINTS)) \
   $(if $(TORCH),--extra-index-url https://download.pytorch.org/whl/$(TORCH))
 # What a reader writes into the checkout is the reader's: style and spelling are checked
 # in files that git knows, are there and hold text; without git, in the folders.
 OWN = git grep -lzI -e '' --
-FOLDERS = kit tests bench tutorials binder
+FOLDERS = kit tests bench tutorials binder site
 # Tests that start browsers, kernels and ranks, and wait for them.
 PROCESSES = tests/browser tests/processes
 # Two halves of the chapters, by the last digit of their numbers.
@@ -42,7 +45,7 @@ ifneq ($(filter-out cpu,$(TORCH)),)
 $(error TORCH=$(TORCH) is not known: leave it out, or say TORCH=cpu)
 endif
 
-.PHONY: help lab test test-all bench calibrate clean
+.PHONY: help lab test test-all bench calibrate site clean
 .PHONY: test-checks test-style test-odd test-even test-appendices test-processes test-kit
 
 help:  ## Show this list
@@ -122,6 +125,14 @@ bench: $(READY_FOR_TEST)  ## Diagnose loops with known faults; try the finders (
 calibrate: $(READY_FOR_TEST)  ## Compare loops of known ratios (30 minutes), store the table
 	$(BIN)/python bench/calibrate.py --write kit/MEASURING.md
 
+# Sphinx runs no notebook. It ends at the first broken reference; the check looks at the
+# built pages, and says so where there is no Chromium.
+site: $(READY_FOR_SITE)  ## Build the web site in build/site, and check it in Chromium
+	rm -rf build/site
+	$(SITE_VENV)/bin/python -m sphinx --quiet --fail-on-warning --fresh-env \
+	  --jobs auto --conf-dir site --doctree-dir build/site-doctrees . build/site
+	$(SITE_VENV)/bin/python site/check.py build/site
+
 clean:  ## Remove the environment, caches and build outputs
 	@if [ -f $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi
 	rm -rf build dist .cache .hypothesis .pytest_cache .ruff_cache
@@ -142,3 +153,8 @@ $(READY_FOR_TEST): pyproject.toml $(CONSTRAINTS) | $(VENV)/bin/python
 	@echo "Installing into $(VENV), which takes some minutes the first time."
 	$(INSTALL) --editable '.[rl,store,test]'
 	@touch $@ $(READY_FOR_LAB)
+
+$(READY_FOR_SITE): site/requirements.txt constraints.txt
+	$(PYTHON) -m venv $(SITE_VENV)
+	$(SITE_VENV)/bin/python -m pip install --requirement site/requirements.txt
+	@touch $@

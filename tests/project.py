@@ -12,7 +12,7 @@ APPENDICES = sorted((TUTORIALS / "more").glob("*.ipynb"))
 CHECK = re.compile(r"\bcheck\((?:\\n|[^\w)])*(\d\d/\w+)")
 #: What a notebook says of its kernel.
 PYTHON = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
-FOLDERS = (".ci", "bench", "binder", "images", "kit", "tests", "tutorials")
+FOLDERS = (".ci", "bench", "binder", "images", "kit", "site", "tests", "tutorials")
 
 
 def list_exercises(path):
