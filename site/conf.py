@@ -91,6 +91,7 @@ html_title = project
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_use_index = False
 html_theme_options = {
     "repository_url": REPOSITORY,
     "repository_branch": BRANCH,
@@ -99,6 +100,7 @@ html_theme_options = {
     "use_source_button": True,
     "use_download_button": False,
     "use_fullscreen_button": False,
+    "navbar_persistent": [],  # the sidebar has the search already
     "home_page_in_toc": True,
     "show_toc_level": 2,
 }
