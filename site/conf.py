@@ -150,8 +150,14 @@ def add_to_source(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += f"\n\n{below}\n"
         return
     notebook = json.loads(source[0])
+    # The launch line stands for the cell and the badge of Colab.
+    cells = [
+        c for c in notebook["cells"] if "colab" not in c["metadata"].get("tags", [])
+    ]
+    notebook["cells"] = cells
     first = notebook["cells"][0]
     title, _, rest = "".join(first["source"]).partition("\n")
+    rest = "\n".join(line for line in rest.split("\n") if "colab-badge" not in line)
     first["source"] = f"{title}\n\n{link_launchers(page)}\n{rest}"
     if below:
         cell = {"cell_type": "markdown", "id": "below", "metadata": {}, "source": below}
