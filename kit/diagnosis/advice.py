@@ -268,7 +268,7 @@ ADVICE = [
         "healthy",
         "Its work is useful, and a repair that was tried does it in less time.",
         "",
-        "10 mixed precision",
+        "08 fewer, larger kernels; 10 mixed precision",
         when=_has_a_repair,
     ),
     Advice(
