@@ -1,17 +1,18 @@
-"""The drawing of chapter 01, and a queue that notes who was busy when."""
+"""The pictures of chapter 01, and a queue that notes who was busy when."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 from drawing import Drawing
+from matplotlib.figure import Figure
 
-from kit.figures import Span
+from kit.figures import Span, draw_lines
 
 #: The stations of an operation, and what each does.
 STATIONS = {
@@ -23,24 +24,46 @@ STATIONS = {
 }
 
 
-def draw_path(title: str, prices: Mapping[str, str]) -> Drawing:
-    """Draw the stations of an operation, with the price of each under it."""
-    costs = "; ".join(f"{name}: {price}" for name, price in prices.items())
+def draw_path(title: str, prices: Sequence[float]) -> Drawing:
+    """Draw the stations of an operation, with the price of each in µs under it.
+
+    The kernel's price is that of one number.
+    """
+    *fixed, number = prices
+    texts = [f"{price:.2f} µs" for price in fixed] + [f"{1e3 * number:.3g} ns a number"]
+    pairs = zip(STATIONS, texts, strict=True)
+    costs = "; ".join(f"{name}: {text}" for name, text in pairs)
     alt = f"Five boxes in a row: {', '.join(STATIONS)}; {costs}"
     drawing = Drawing(title, columns=15, rows=3.4, alt=alt)
-    for number, (name, does) in enumerate(STATIONS.items()):
-        left = 3 * number
+    for place, (name, does) in enumerate(STATIONS.items()):
+        left = 3 * place
         role = "measured" if name == "kernel" else "zone"
         drawing.box(left, 0.1, 2.6, 0.8, name, role)
         drawing.box(left, 1.0, 2.6, 1.2, does)
-        drawing.box(left, 2.4, 2.6, 0.8, prices[name], "baseline")
-        if number > 0:
+        drawing.box(left, 2.4, 2.6, 0.8, texts[place], "baseline")
+        if place > 0:
             drawing.arrow((left - 0.4, 0.5), (left, 0.5))
     return drawing
 
 
-class Device:
-    """A queue with one worker, as a GPU has; it notes in `lanes` who was busy when."""
+def draw_curve(
+    sizes: Sequence[int],
+    times: Sequence[float],
+    predicted: Sequence[float],
+    *,
+    title: str,
+) -> Figure:
+    """Draw the microseconds of a call over its numbers, measured and predicted."""
+    lines = {
+        "measured": (sizes, times, None, None, "measured"),
+        "predicted": (sizes, predicted, None, None, "predicted"),
+    }
+    names = {"xlabel": "numbers", "ylabel": "microseconds per call"}
+    return draw_lines(lines, title=title, logx=True, **names)
+
+
+class Queue:
+    """A thread that works through calls as a GPU does; `lanes`: who was busy when."""
 
     def __init__(self) -> None:
         self._queue = ThreadPoolExecutor(

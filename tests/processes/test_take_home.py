@@ -30,3 +30,13 @@ def test_a_script_to_take_home_runs_alone(name, tmp_path):
     done = run(name, tmp_path, "--steps", 4)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_price_of_a_call_is_given_for_each_line_and_then_the_knee(tmp_path):
+    done = run("01_price_of_a_call", tmp_path, "--steps", 50)
+    lines = ["x + x", "x + 1", "x.add_(x)", "x.item()"]
+    for line in lines:
+        (price,) = re.findall(rf"^{re.escape(line)} +([\d.]+) µs", done.stdout, re.M)
+        assert float(price) > 0
+    (knee,) = re.findall(r"about ([\d,]+) numbers", done.stdout)
+    assert int(knee.replace(",", "")) >= 64
