@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from costs import LINKS
+from costs import LINKS, Link
 from drawing import Drawing
 from matplotlib.figure import Figure
 
@@ -20,14 +20,17 @@ from kit.figures.style import describe, new_figure
 Plan = Callable[[int], Iterable[list[Any]]]
 Sums = list[list[set[int]]]  # by rank, by part: whose values are in it
 
-#: What one gets of each link, in GB/s, one way.
+#: What one gets of each link, in bytes per second, one way.
 _PUBLISHED = {
-    "Ethernet, 1 Gbit/s": 0.125 * 1448 / 1538,
-    "Ethernet, 100 Gbit/s": 6.0,
-    "PCIe 5 x16": 55.43,
-    "InfiniBand NDR": 48.0,
-    "NVLink 4": 367.61,
-    "NVLink 5": 682.2,
+    "Ethernet, 1 Gbit/s": 0.125e9 * 1448 / 1538,
+    "Ethernet, 100 Gbit/s": 6e9,
+    "PCIe 5 x16": 55.43e9,
+    "InfiniBand NDR": 48e9,
+    "NVLink 4": 367.61e9,
+    "NVLink 5": 682.2e9,
+}
+DELIVERED = {
+    name: Link(LINKS[name].latency_seconds, speed) for name, speed in _PUBLISHED.items()
 }
 #: An all-reduce on eight H200: the tensor's bytes, and those over seconds in GB/s.
 _H200 = {
@@ -120,12 +123,12 @@ def draw_part(plan: Plan, n: int = 4) -> Drawing:
 def draw_links() -> Figure:
     """Draw what one gets of each link, beside what is promised for it."""
     labels, shares = [], []
-    for name, link in LINKS.items():
-        shares.append(1e11 * _PUBLISHED[name] / link.bytes_per_second)
+    for name, speed in _PUBLISHED.items():
+        shares.append(100 * speed / LINKS[name].bytes_per_second)
         labels.append(f"{name}: {shares[-1]:.0f} %")
     return draw_bars(
         labels,
-        [_PUBLISHED[name] for name in LINKS],
+        [speed / 1e9 for speed in _PUBLISHED.values()],
         title=f"One gets {min(shares):.0f} to {max(shares):.0f} % of what is promised",
         unit="GB/s one way, published",
     )
