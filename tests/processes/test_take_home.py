@@ -1,5 +1,6 @@
 """What a reader takes home runs alone, without the kit: on a CPU here."""
 
+import json
 import os
 import re
 import subprocess
@@ -30,3 +31,13 @@ def test_a_script_to_take_home_runs_alone(name, tmp_path):
     done = run(name, tmp_path, "--steps", 4)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_a_profile_has_a_table_the_labels_and_a_trace(tmp_path):
+    done = run("02_profile_some_steps", tmp_path, "--steps", 12)
+    assert "# of Calls" in done.stdout
+    for label in ("load", "forward", "backward", "update"):
+        assert re.search(rf"^{label}: [\d.]+ ms per step$", done.stdout, re.M)
+    trace = json.loads((tmp_path / "runs" / "step12.json").read_text())
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert names.count("forward") == 3
