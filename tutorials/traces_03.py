@@ -75,15 +75,15 @@ def find_launches(events: Iterable[Event]) -> dict[int, float]:
     return {call["args"].get("correlation"): call["ts"] for call in calls}
 
 
-def tabulate_device_times(
-    events: Iterable[Event], begin: float, end: float
-) -> pd.DataFrame:
-    """Return what each operation had the device do, the longest time first.
+def tabulate_device_times(path: str | Path, *, step: int) -> pd.DataFrame:
+    """Return what each operation of a step had the device do, most time first.
 
     A kernel or copy belongs to the innermost `aten::` operation around the call that
-    launched it between the two times. Its name comes with how many kernels and copies
-    it launched, their time on the device, and the time of the launching calls.
+    launched it. The columns are how many an operation launched, their time on the
+    device, and the time of the launching calls.
     """
+    events = read_events(path)
+    begin, end = find_step(events, step)
     calls, operations, work = {}, [], []
     for event in events:
         if event["cat"] in LAUNCHES and begin <= event["ts"] < end:
