@@ -1,4 +1,4 @@
-"""Chapter 03: read a trace that PyTorch's profiler wrote, and draw some steps of it.
+"""Chapters 02 and 03: read a trace of PyTorch's profiler, and draw some steps of it.
 
 The files in `traces/` were recorded on an H100 by `more/00_on_a_gpu.ipynb`. A trace is
 a list of events, each with a time and a duration in microseconds.
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from kit.figures import Span, draw_timeline
@@ -30,6 +31,8 @@ PHASES = {
     "score": "python",
 }
 LAUNCHES = "cuda_runtime", "cuda_driver"
+#: What the device does.
+DEVICE_WORK = "kernel", "gpu_memcpy", "gpu_memset"
 #: A call of the driver that is shorter than this is no wait that anybody could see.
 SHORTEST_WAIT = 200
 #: A step is drawn down to so many lanes.
@@ -70,6 +73,46 @@ def find_launches(events: Iterable[Event]) -> dict[int, float]:
     """Return when each kernel or copy was launched, by its correlation."""
     calls = [event for event in events if event["cat"] in LAUNCHES]
     return {call["args"].get("correlation"): call["ts"] for call in calls}
+
+
+def tabulate_device_times(path: str | Path, *, step: int) -> pd.DataFrame:
+    """Return what each operation of a step had the device do, most time first.
+
+    A kernel or copy belongs to the innermost `aten::` operation around the call that
+    launched it. The columns are how many an operation launched, their time on the
+    device, and the time of the launching calls.
+    """
+    events = read_events(path)
+    begin, end = find_step(events, step)
+    calls, operations, work = {}, [], []
+    for event in events:
+        if event["cat"] in LAUNCHES and begin <= event["ts"] < end:
+            calls[event["args"].get("correlation")] = event
+        elif event["name"].startswith("aten::"):
+            operations.append(event)
+        elif event["cat"] in DEVICE_WORK:
+            work.append(event)
+    rows = []
+    for event in work:
+        call = calls.get(event["args"]["correlation"])
+        if call:
+            innermost = find_innermost(operations, call)
+            rows.append((innermost, event["dur"], call["dur"]))
+    table = pd.DataFrame(rows, columns=["operation", "µs on the GPU", "µs to launch"])
+    groups = table.groupby("operation")
+    times = groups.sum()
+    times.insert(0, "kernels and copies", groups.size())
+    return times.sort_values("µs on the GPU", ascending=False).round().astype(int)
+
+
+def find_innermost(operations: Iterable[Event], call: Event) -> str:
+    """Return the name of the last operation to begin of those around a call."""
+    name, latest = "", float("-inf")
+    for operation in operations:
+        around = operation["ts"] <= call["ts"] <= find_end(operation)
+        if around and operation["tid"] == call["tid"] and operation["ts"] > latest:
+            name, latest = operation["name"], operation["ts"]
+    return name
 
 
 def find_lanes(events: Sequence[Event], begin: float, end: float) -> Lanes:

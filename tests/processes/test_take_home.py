@@ -1,5 +1,6 @@
 """What a reader takes home runs alone, without the kit: on a CPU here."""
 
+import json
 import os
 import re
 import subprocess
@@ -49,3 +50,13 @@ def test_the_all_reduces_of_two_ranks_predict_their_gradients(tmp_path):
     found = re.findall(r"gradients of (\d\d) bits: ([\d.]+) ms", done.stdout)
     assert [bits for bits, _ in found] == ["32", "16"]
     assert float(found[0][1]) > float(found[1][1]) > 0
+
+
+def test_a_profile_has_a_table_the_labels_and_a_trace(tmp_path):
+    done = run("02_profile_some_steps", tmp_path, "--steps", 12)
+    assert "# of Calls" in done.stdout
+    for label in ("load", "forward", "backward", "update"):
+        assert re.search(rf"^{label}: [\d.]+ ms per step$", done.stdout, re.M)
+    trace = json.loads((tmp_path / "runs" / "step12.json").read_text())
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert names.count("forward") == 3
