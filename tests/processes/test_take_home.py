@@ -1,7 +1,9 @@
 """What a reader takes home runs alone, without the kit: on a CPU here."""
 
+import gzip
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -30,3 +32,25 @@ def test_a_script_to_take_home_runs_alone(name, tmp_path):
     done = run(name, tmp_path, "--steps", 4)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_chapter_03s_script_reads_a_trace_of_a_gpu(tmp_path, monkeypatch, capsys):
+    script = runpy.run_path(str(SCRIPTS["03_trace_some_steps"]))
+    recorded = gzip.decompress((TUTORIALS / "traces" / "item.json.gz").read_bytes())
+    renamed = recorded.replace(b'"step ', b'"ProfilerStep#')
+
+    class Profiler:
+        def export_chrome_trace(self, path):
+            (tmp_path / path).write_bytes(gzip.compress(renamed))
+
+    monkeypatch.chdir(tmp_path)
+    script["describe"](Profiler())
+    assert capsys.readouterr().out.splitlines() == [
+        "Python: 27.8 ms a step, 0% in the loader",
+        "GPU: a kernel runs 89% of the time, from the first to the last",
+        "470 kernels a step, 50.5 µs each",
+        "waits for the GPU: 1 a step",
+    ]
+    kernels = [(0, 10), (5, 10), (20, 5)]  # begin and length; the first two overlap
+    events = [{"ts": begin, "dur": length} for begin, length in kernels]
+    assert script["measure"](events) == (20, 25)
