@@ -27,7 +27,7 @@ PHASES = {
     "forward": "forward",
     "backward": "backward",
     "update": "optimizer",
-    "loss.item()": "sync",
+    "loss.item": "sync",
     "score": "python",
 }
 LAUNCHES = "cuda_runtime", "cuda_driver"

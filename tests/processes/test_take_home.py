@@ -1,8 +1,10 @@
 """What a reader takes home runs alone, without the kit: on a CPU here."""
 
+import gzip
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -60,3 +62,25 @@ def test_a_profile_has_a_table_the_labels_and_a_trace(tmp_path):
     trace = json.loads((tmp_path / "runs" / "step12.json").read_text())
     names = [event["name"] for event in trace["traceEvents"]]
     assert names.count("forward") == 3
+
+
+def test_chapter_03s_script_reads_a_trace_of_a_gpu(tmp_path, monkeypatch, capsys):
+    script = runpy.run_path(str(SCRIPTS["03_trace_some_steps"]))
+    recorded = gzip.decompress((TUTORIALS / "traces" / "item.json.gz").read_bytes())
+    renamed = recorded.replace(b'"step ', b'"ProfilerStep#')
+
+    class Profiler:
+        def export_chrome_trace(self, path):
+            (tmp_path / path).write_bytes(gzip.compress(renamed))
+
+    monkeypatch.chdir(tmp_path)
+    script["describe"](Profiler())
+    assert capsys.readouterr().out.splitlines() == [
+        "Python: 27.8 ms a step, 0% in the loader",
+        "GPU: a kernel runs 89% of the time, from the first to the last",
+        "470 kernels a step, 50.5 µs each",
+        "waits for the GPU: 1 a step",
+    ]
+    kernels = [(0, 10), (5, 10), (20, 5)]  # begin and length; the first two overlap
+    events = [{"ts": begin, "dur": length} for begin, length in kernels]
+    assert script["measure"](events) == (20, 25)
