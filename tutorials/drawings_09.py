@@ -24,7 +24,7 @@ _ZONES = {"zero in float16": _LEAST, "subnormal": -25, "normal": -14}
 @kit_look()
 def draw_gradients(gradients: Sequence[torch.Tensor], scale: float) -> Figure:
     """Draw how large gradients are, as they are and times a scale."""
-    sizes = torch.cat([gradient.flatten().abs() for gradient in gradients])
+    sizes = torch.cat([gradient.flatten().abs() for gradient in gradients]).cpu()
     lost = (sizes < 2.0**-25).double().mean().item()
     kept = (scale * sizes >= 2.0**-25).double().mean().item()
     powers = sizes[sizes >= 2.0**_LEAST].log2()
@@ -65,12 +65,19 @@ def _power(exponent: int) -> str:
     return "2" + str(exponent).translate(_SUPERSCRIPTS)
 
 
-def draw_curves(comparison: Comparison, title: str) -> Figure:
+def draw_curves(comparison: Comparison) -> Figure:
     """Draw the losses of the last run of each variant, every tenth step."""
+    losses = comparison.table()["loss"]
+    title = (
+        f"float32 ends at {losses['float32']:.3f}, float16 at "
+        f"{losses['float16']:.3f}, float32 with the default eps at "
+        f"{losses['default eps']:.3f}"
+    )
     curves = {}
     for label, trial in zip(comparison.labels, comparison.trials, strict=True):
-        losses = trial.runs[-1].metrics["loss"][::10]
-        curves[label] = (range(0, 10 * len(losses), 10), losses, None, None, "measured")
+        points = trial.runs[-1].metrics["loss"][::10]
+        steps = range(0, 10 * len(points), 10)
+        curves[label] = (steps, points, None, None, "measured")
     return draw_lines(curves, title=title, xlabel="step", ylabel="loss")
 
 

@@ -84,3 +84,16 @@ def test_chapter_03s_script_reads_a_trace_of_a_gpu(tmp_path, monkeypatch, capsys
     kernels = [(0, 10), (5, 10), (20, 5)]  # begin and length; the first two overlap
     events = [{"ts": begin, "dur": length} for begin, length in kernels]
     assert script["measure"](events) == (20, 25)
+
+
+def test_the_script_of_chapter_09_names_a_format_that_it_has_measured(tmp_path):
+    shown = run("09_which_format", tmp_path, "--steps", 2).stdout
+    rows = [line.split() for line in shown.splitlines()]
+    errors = {
+        row[0]: float(row[2])
+        for row in rows
+        if row[0].startswith(("f", "b", "T")) and len(row) == 3 and row[0] != "format"
+    }
+    assert errors["float32"] < errors["float16"] < errors["bfloat16"]
+    advice = re.search(r"Advice: compute large products in (\w+)", shown)
+    assert advice[1] in errors
