@@ -1,42 +1,20 @@
-"""Parts of chapter 10's step, each by itself: its linear layers, and its casts.
-
-Both take the network from the chapter, as a function that makes it.
-"""
+"""What chapter 10 counts and draws: the bytes that autograd keeps, and gains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from kit.figures import COLORS, format_number, kit_look
+from kit.figures.style import describe, new_figure
 
-def multiply(
-    *, make_net: Callable[[], nn.Sequential], dtype: torch.dtype, batch_size: int
-) -> Iterator[int]:
-    """Run the linear layers alone, forward and backward, in one format."""
-    net = make_net().to(dtype)
-    layers = [layer for layer in net if isinstance(layer, nn.Linear)]
-    inputs = []
-    for layer in layers:
-        x = layer.weight.new_ones(batch_size, layer.in_features)
-        inputs.append(x.requires_grad_(layer is not layers[0]))
-    while True:
-        for layer, x in zip(layers, inputs, strict=True):
-            output = layer(x)
-            output.backward(output.detach())
-            x.grad = None
-        net.zero_grad()
-        yield batch_size
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-
-def cast(*, make_net: Callable[[], nn.Sequential], dtype: torch.dtype) -> Iterator[int]:
-    """Cast all weights to a format, and gradients of their sizes back."""
-    weights = [weight.detach() for weight in make_net().parameters()]
-    while True:
-        copies = [weight.to(dtype) for weight in weights]
-        gradients = [copy.float() for copy in copies]
-        yield len(gradients)
+    from kit.measuring.verdict import Ratio
 
 
 def count_kept(
@@ -58,3 +36,40 @@ def count_kept(
     for weight in net.parameters():
         kept.pop(weight.data_ptr(), None)
     return sum(kept.values()) / 1e6
+
+
+@kit_look()
+def draw_gains(ratios: Mapping[str, Ratio]) -> Figure:
+    """Draw ratios on a logarithmic axis: from 1, gains to the right, losses left."""
+    values = [ratio.value for ratio in ratios.values()]
+    title = f"Autocast: {min(values):.2g} to {max(values):.2g} × the speed of float32"
+    unit = "× the speed of float32"
+    figure = new_figure(title, 0.5 * len(ratios) + 0.7)
+    axes = figure.subplots()
+    words = []
+    for y, (label, ratio) in enumerate(ratios.items()):
+        is_gain = ratio.value >= 1
+        color = COLORS["measured" if is_gain else "predicted"]
+        axes.hlines(y, 1, ratio.value, color=color, lw=3)
+        axes.hlines(y, ratio.low, ratio.high, color=COLORS["ink"], lw=1.5, zorder=4)
+        axes.plot(ratio.value, y, "o", color=color, markersize=9)
+        axes.annotate(
+            format_number(ratio.value),
+            (ratio.high if is_gain else ratio.low, y),
+            (9 if is_gain else -9, 0),
+            textcoords="offset points",
+            ha="left" if is_gain else "right",
+            va="center",
+        )
+        ends = f"{format_number(ratio.low)} to {format_number(ratio.high)}"
+        words.append(f"{label}: {format_number(ratio.value)} (95 % interval {ends})")
+    axes.axvline(1, color=COLORS["ink"], lw=1)
+    axes.set_xscale("log")
+    limits = 0.6 * min([1.0, *values]), 1.7 * max([1.0, *values])
+    axes.set(xlim=limits, ylim=(len(ratios) - 0.5, -0.5), xlabel=unit)
+    ticks = [t for t in (0.1, 0.2, 0.5, 1, 2, 5, 10) if limits[0] < t < limits[1]]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(ratios)), [*ratios], color=COLORS["ink"])
+    axes.grid(visible=False, axis="y")
+    return describe(figure, f"Bars from 1, {unit}", title, "; ".join(words))

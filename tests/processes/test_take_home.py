@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from project import TUTORIALS
 
 SCRIPTS = {path.stem: path for path in sorted((TUTORIALS / "take_home").glob("*.py"))}
@@ -97,3 +98,16 @@ def test_the_script_of_chapter_09_names_a_format_that_it_has_measured(tmp_path):
     assert errors["float32"] < errors["float16"] < errors["bfloat16"]
     advice = re.search(r"Advice: compute large products in (\w+)", shown)
     assert advice[1] in errors
+
+
+@pytest.mark.parametrize("name", ["10_train_bf16", "10_train_fp16"])
+def test_mixed_precision_learns_and_keeps_its_weights_in_32_bits(name, tmp_path):
+    done = run(name, tmp_path, "--steps", 30)
+    assert done.returncode == 0, done.stderr
+    first, *_, last = re.findall(r"loss (?:on new data: )?([\d.]+)", done.stdout)
+    assert float(last) < float(first) / 2
+    assert "samples/s" in done.stdout
+    saved = torch.load(tmp_path / "checkpoint.pt")
+    assert {weight.dtype for weight in saved["net"].values()} == {torch.float32}
+    assert ("scaler" in saved) == (name == "10_train_fp16")
+    assert saved.get("scaler", {"scale": 1})["scale"] > 0
