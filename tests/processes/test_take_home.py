@@ -30,3 +30,11 @@ def test_a_script_to_take_home_runs_alone(name, tmp_path):
     done = run(name, tmp_path, "--steps", 4)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_the_compiled_loop_of_chapter_08_learns_and_says_what_compiling_took(tmp_path):
+    done = run("08_train_fast", tmp_path, "--steps", 200, "--plain")
+    losses = [float(loss) for loss in re.findall(r"mean loss (\S+)", done.stdout)]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+    assert re.search(r"first step: [\d.]+ s", done.stdout)
