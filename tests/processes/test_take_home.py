@@ -111,3 +111,11 @@ def test_mixed_precision_learns_and_keeps_its_weights_in_32_bits(name, tmp_path)
     assert {weight.dtype for weight in saved["net"].values()} == {torch.float32}
     assert ("scaler" in saved) == (name == "10_train_fp16")
     assert saved.get("scaler", {"scale": 1})["scale"] > 0
+
+
+def test_the_compiled_loop_of_chapter_08_learns_and_says_what_compiling_took(tmp_path):
+    done = run("08_train_fast", tmp_path, "--steps", 200, "--plain")
+    losses = [float(loss) for loss in re.findall(r"mean loss (\S+)", done.stdout)]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+    assert re.search(r"first step: [\d.]+ s", done.stdout)

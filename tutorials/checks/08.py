@@ -18,11 +18,11 @@ def _compile(function, calls):
     return results, len(graphs)
 
 
-def one_graph(mended):
+def one_graph(repaired):
     """Return the same on both ways, from a single graph."""
     numbers = torch.tensor([-1.0, 0.5, 3.0, -2.0])
     batches = [numbers + 5, numbers - 3, numbers + 0.3, numbers + 0.5]
-    results, graphs = _compile(mended, [(x, 0.5) for x in batches])
+    results, graphs = _compile(repaired, [(x, 0.5) for x in batches])
     for x, found in zip(batches, results, strict=True):
         right = x - x.mean() if x.mean() > 0.5 else x * 2
         right = right / right.norm()
