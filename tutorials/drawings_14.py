@@ -103,13 +103,11 @@ def draw_shares(
 
 
 @kit_look()
-def draw_loss_over_bytes(
-    best: Mapping[str, Best], here: Mapping[str, tuple[float, float]]
-) -> Figure:
+def draw_loss_over_bytes(best: Mapping[str, Best]) -> Figure:
     """Draw each method's loss over the megabytes that a rank sends.
 
     Points are medians of the recorded seeds, bars their lowest and highest; the first
-    method's are a band. `here` has (loss, megabytes) that were measured just now.
+    method's are a band.
     """
     plain, *_ = best.values()
     title = _find_title(best)
@@ -127,17 +125,13 @@ def draw_loss_over_bytes(
         shift = _PLACES.get(name, _RIGHT)
         axes.annotate(name, point, shift, textcoords="offset points")
         told.append(f"{name}: {one.loss:.3f} after {one.megabytes:,.0f} MB")
-    losses, megabytes = zip(*here.values(), strict=True)
-    look = {"color": COLORS["predicted"], "ms": 9, "mew": 2}
-    axes.plot(megabytes, losses, "x", label="trained here, one seed", **look)
-    told += [f"here, {name}: {loss:.3f}" for name, (loss, _) in here.items()]
     axes.set(xscale="log", xlim=(10, 4000))
     axes.set_xticks([20, 50, 100, 200, 500, 1000, 2000])
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("megabytes that a rank sends in the whole training")
     axes.set_ylabel("loss on held-out images")
-    figure.legend(loc="outside lower center", ncols=3)
+    figure.legend(loc="outside lower center", ncols=2)
     return describe(figure, title, *told)
 
 
@@ -176,7 +170,7 @@ def tell_times(times: pd.DataFrame, formula: pd.DataFrame) -> pd.DataFrame:
         quickest = times[link].idxmin()
         gain = times[link].iloc[0] / times[link][quickest]
         print(f"{link}: {quickest} is quickest, {gain:.1f} times as fast as plain")
-    off = _compare(times, formula)
+    off = (times[links] / formula[links] - 1).stack()
     name, link = off.abs().idxmax()
     print(
         f"Largest difference from the formula: {off[name, link]:+.0%}, {name}, {link}"
@@ -185,15 +179,3 @@ def tell_times(times: pd.DataFrame, formula: pd.DataFrame) -> pd.DataFrame:
     for link in links:
         table[link] += formula[link].map(" ({:.1f})".format)
     return table.rename(columns={"none": "without a link"})
-
-
-def find_worst(times: pd.DataFrame, formula: pd.DataFrame) -> str:
-    """Return the method with the largest difference from the formula."""
-    name, _ = _compare(times, formula).abs().idxmax()
-    return name
-
-
-def _compare(times: pd.DataFrame, formula: pd.DataFrame) -> pd.Series:
-    """Return by which part each time is off, by method and link."""
-    linked = times.columns.drop("none")
-    return (times[linked] / formula[linked] - 1).stack()

@@ -21,6 +21,13 @@ from torch._C._distributed_c10d import _create_work_from_future
 
 #: PyTorch makes a group by the name of what carries its messages.
 BACKEND = "simulated_link"
+#: Links of chapter 14: latency in seconds, bytes per second. "none" adds nothing.
+LINKS = {
+    "none": None,
+    "100 Mbit/s": Link(25e-6, 1e8 / 8),
+    "1 Gbit/s": Link(25e-6, 1e9 / 8),
+    "10 Gbit/s": Link(25e-6, 1e10 / 8),
+}
 
 
 def simulate_link(link: Link | None = None) -> LinkGroup:

@@ -119,3 +119,15 @@ def test_the_compiled_loop_of_chapter_08_learns_and_says_what_compiling_took(tmp
     assert len(losses) == 2
     assert losses[1] < losses[0]
     assert re.search(r"first step: [\d.]+ s", done.stdout)
+
+
+def test_the_script_of_chapter_14_sends_as_much_less_as_it_says(tmp_path):
+    sent = {}
+    for option in ("--hook=none", "--hook=bf16", "--hook=powersgd", "--every=8"):
+        done = run("14_send_less", tmp_path, option, "--steps", 8)
+        assert done.returncode == 0, done.stderr
+        sent[option] = float(re.search(r"([\d.]+) MB", done.stdout)[1])
+    plain = sent["--hook=none"]
+    assert sent["--hook=bf16"] == pytest.approx(plain / 2, rel=0.01)
+    assert sent["--every=8"] == pytest.approx(plain / 8, rel=0.01)
+    assert 0 < sent["--hook=powersgd"] < plain / 50

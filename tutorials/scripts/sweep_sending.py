@@ -22,8 +22,8 @@ import nbformat
 
 TUTORIALS = Path(__file__).resolve().parents[1]
 #: The cells that define the methods, in their order.
-CELLS = ["imports", "net", "train", "learn", "hooks", "top-k", "apart", "stale"]
-CELLS += ["methods"]
+CELLS = ["imports", "net", "train", "learn", "hooks", "apart", "power-sgd", "top-k"]
+CELLS += ["outer", "stale", "methods"]
 LEARNING_RATES = (0.05, 0.1, 0.2)
 SEEDS = (0, 1, 2)
 
