@@ -29,7 +29,7 @@ class Photos(Dataset):
         return image, self.classes.index(path.parent.name)  # bytes, not floats
 
 
-def draw_photos(folder, number=256):  # something to try it with
+def draw_photos(folder, number=64):  # something to try it with
     for i in range(number):
         path = Path(folder, f"class{i % 2}", f"{i}.jpg")
         path.parent.mkdir(parents=True, exist_ok=True)
