@@ -99,7 +99,7 @@ def draw_part(plan: Plan, n: int = 4) -> Drawing:
         rows = [f"rank {r} holds {_join(own[0])}" for r, own in enumerate(sums)]
         told.append(f"After step {number}: {', '.join(rows)}")
     drawing = Drawing(
-        "Part 0 in the ring: summed up on its way, then handed round",
+        "Part 0 in the ring: summed up on its way, then passed around",
         columns=len(history),
         rows=n + 1,
         alt=". ".join(told),
