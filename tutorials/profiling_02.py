@@ -23,7 +23,7 @@ Seen = Counter[tuple[CodeType, int]]
 
 
 def load_photos(size: int, device: torch.device) -> TensorDataset:
-    """Return 1,024 photos of ten kinds and their labels, decoded, on a device."""
+    """Return up to 1,024 photos of ten kinds and their labels, decoded, on a device."""
     steps = [v2.PILToTensor(), v2.Resize(size), v2.ToDtype(torch.float32, scale=True)]
     photos = kit.data.PhotoDataset(transform=v2.Compose(steps))
     images, labels = next(iter(DataLoader(photos, 1024)))
