@@ -11,13 +11,13 @@ from kit.figures import Span, draw_timeline
 
 
 def draw_launches(path: str | Path, *, begin: float, length: float) -> Figure:
-    """Draw a stretch of step 1 of a trace: operations, launches, and kernels.
+    """Draw a stretch of step 1 of a trace: operations, driver calls, and kernels.
 
     `begin` and `length` are in microseconds, from the beginning of the step.
     """
     events = read_events(path)
     first = find_step(events, 1)[0] + begin
-    lanes: dict[str, list[Span]] = {"Python": [], "launches": [], "GPU": []}
+    lanes: dict[str, list[Span]] = {"Python": [], "driver calls": [], "GPU": []}
     last_end = 0.0
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         start = event["ts"] - first
@@ -30,7 +30,7 @@ def draw_launches(path: str | Path, *, begin: float, length: float) -> Figure:
             name = event["name"].removeprefix("aten::")
             lanes["Python"].append(Span(*seconds, "forward", name))
         elif event["cat"] in LAUNCHES:
-            lanes["launches"].append(Span(*seconds, "", "launch"))
+            lanes["driver calls"].append(Span(*seconds, "", "call"))
         elif event["cat"] == "kernel":
             lanes["GPU"].append(Span(*seconds, "forward", ""))
     busy = sum(1e6 * (span.stop - span.start) for span in lanes["GPU"])
