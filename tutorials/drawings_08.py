@@ -1,11 +1,11 @@
-"""What chapter 08 shows of traces: a stretch as a picture, and a few numbers."""
+"""What chapter 08 shows of a trace: a stretch as a picture."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from traces_03 import LAUNCHES, describe, find_step, read_events
+from traces_03 import LAUNCHES, find_step, read_events
 
 from kit.figures import Span, draw_timeline
 
@@ -37,17 +37,3 @@ def draw_launches(path: str | Path, *, begin: float, length: float) -> Figure:
     number = len(lanes["GPU"])
     title = f"In {length:.0f} µs the GPU works for {busy:.0f} µs, in {number} kernels"
     return draw_timeline(lanes, title=title)
-
-
-def print_traces(*names: str) -> None:
-    """Print how many kernels a step has, how long they work, how often they come."""
-    for name in names:
-        found = describe(f"traces/{name}.json.gz")
-        number, each = found["kernels per step"], found["µs per kernel"]
-        between = 1000 * found["ms per step"] / number
-        print(
-            f"{name}: {number} kernels a step of {each} µs, one every {between:.0f} µs;"
-        )
-        print(
-            f"  the GPU is without a kernel for {found['without a kernel']} of the time"
-        )

@@ -92,6 +92,11 @@ def print_callers(
         print(f"{function}: {count // photos} {operation} for each photo")
 
 
+def count_calls(profiler: profile, name: str) -> int:
+    """Return how often an operation was called while a profiler recorded."""
+    return sum(row.count for row in profiler.key_averages() if row.key == name)
+
+
 def total_ms(profiler: profile, name: str, *, steps: int) -> float:
     """Return the CPU total of a row of the profiler's table, in ms per step."""
     rows = [row for row in profiler.key_averages() if row.key == name]
