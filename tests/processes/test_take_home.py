@@ -23,6 +23,10 @@ def run(name, folder, *words):
     launcher = TWO_PROCESSES if "torchrun" in script.read_text() else []
     command = [sys.executable, *launcher, str(script), *map(str, words)]
     variables = os.environ | LOOPBACK | {"OMP_NUM_THREADS": "1"}
+    # What a compiler leaves goes with pytest's folder, and serves the next test.
+    temporary = folder.parent / "temporary"
+    temporary.mkdir(exist_ok=True)
+    variables["TMPDIR"] = str(temporary)
     return subprocess.run(
         command, cwd=folder, env=variables, capture_output=True, text=True
     )
