@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from matplotlib.figure import Figure
 from traces_03 import describe, find_step, read_events
@@ -12,10 +13,16 @@ from kit.figures import COLORS, draw_lines, kit_look
 
 
 @kit_look()
-def draw_waits(waits: Sequence[float], *, ready: int, title: str) -> Figure:
+def draw_waits(waits: Sequence[float], *, ready: int) -> Figure:
     """Draw how many milliseconds each step waits; the first `ready` ones are shaded."""
     numbers = range(1, len(waits) + 1)
-    line = {"waits": (numbers, [1000 * wait for wait in waits], None, None, "measured")}
+    waits = [1000 * wait for wait in waits]
+    first = fmean(waits[:ready])
+    later = fmean(waits[ready:])
+    title = (
+        f"The first {ready} steps wait {first:.1f} ms each, the others {later:.0f} ms"
+    )
+    line = {"waits": (numbers, waits, None, None, "measured")}
     figure = draw_lines(line, title=title, xlabel="step", ylabel="ms of waiting")
     axes = figure.axes[0]
     axes.axvspan(0.5, ready + 0.5, color=COLORS["zone"], zorder=0)

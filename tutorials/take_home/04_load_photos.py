@@ -59,7 +59,8 @@ if __name__ == "__main__":
     temporary = tempfile.TemporaryDirectory()
     if not arguments.folder:
         draw_photos(temporary.name)
-    photos, workers = Photos(arguments.folder or temporary.name), 2
+    photos = Photos(arguments.folder or temporary.name)
+    workers = 2
     torch.set_num_threads(max(1, torch.get_num_threads() - workers))  # cores for them
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loader = DataLoader(
