@@ -137,3 +137,17 @@ def test_the_script_of_chapter_14_sends_as_much_less_as_it_says(tmp_path):
     assert sent["--hook=bf16"] == pytest.approx(plain / 2, rel=0.01)
     assert sent["--every=8"] == pytest.approx(plain / 8, rel=0.01)
     assert 0 < sent["--hook=powersgd"] < plain / 50
+
+
+def test_the_script_of_chapter_04_reads_bytes_from_a_folder_of_yours(tmp_path):
+    script = runpy.run_path(str(SCRIPTS["04_load_photos"]))
+    script["draw_photos"](tmp_path / "mine", 32)
+    image, label = script["Photos"](tmp_path / "mine")[31]
+    assert (image.dtype, tuple(image.shape), label) == (torch.uint8, (3, 64, 64), 1)
+    done = run("04_load_photos", tmp_path, tmp_path / "mine", "--steps", 6)
+    assert done.returncode == 0, done.stderr
+    step, loading = re.search(
+        r"a step: ([\d.]+) ms, loading: ([\d.]+) ms of it", done.stdout
+    ).groups()
+    assert 0 <= float(loading) < float(step)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
