@@ -158,10 +158,14 @@ class FarStore:
         return fault != "cut"
 
     async def _send(self, server: Reader, answer: Writer, length: int) -> None:
-        """Send so much of a body, piece by piece; all answers share one link."""
+        """Send so much of a body, piece by piece; all answers share one link.
+
+        A piece that leaves late, because this process was busy, delays no later one.
+        """
+        arrived = time.monotonic()
         while length:
             piece = await server.readexactly(min(length, PIECE))
-            begun = max(time.monotonic(), self._free_at)
+            begun = max(arrived, self._free_at)
             self._free_at = begun + len(piece) / self.bandwidth
             await asyncio.sleep(self._free_at - time.monotonic())
             length -= len(piece)
