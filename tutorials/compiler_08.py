@@ -1,4 +1,4 @@
-"""The compiler of chapter 08: where it keeps what it builds, and what it wrote."""
+"""Chapter 08: the compiler's folder and what it wrote, launches, first losses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 import kit
 
@@ -35,11 +38,37 @@ def prepare_compiler(device: torch.device) -> str:
 
 
 def show_generated() -> None:
-    """Print the loop that was built: C++ as it is, of Triton the kernel's name."""
+    """Print the loop that was built, and how many tensors a call of it makes.
+
+    C++ is shown without casts of numbers that count, of Triton only the kernel's name.
+    """
     for path in sorted(Path(FOLDER.name).rglob("*.main.cpp")):
         for line in path.read_text().splitlines():
             if "tmp" in line:
-                print(line.strip().replace("at::vec::", "").replace("auto ", ""))
+                line = re.sub(r"static_cast<int64_t>\((\w+)\)", r"\1", line.strip())
+                print(line.replace("at::vec::", "").replace("auto ", ""))
     for path in sorted(Path(FOLDER.name).rglob("*.py")):
-        for name in re.findall(r"def (triton_\w+)", path.read_text()):
+        text = path.read_text()
+        for name in re.findall(r"def (triton_\w+)", text):
             print("a kernel of Triton:", name)
+        if "def call(" in text:
+            made = re.findall(r"buf\d+ = empty_strided", text)
+            print("new tensors in a call:", len(made))
+
+
+def first_losses(train: Callable[..., Iterator[Any]], **knobs: Any) -> torch.Tensor:
+    """Return the losses of three steps from a fixed seed."""
+    torch.manual_seed(0)
+    steps = train(**knobs)
+    return torch.stack([next(steps)[1]["loss"].detach() for _ in range(3)])
+
+
+def count_launches(steps: Iterator[Any]) -> int:
+    """Run two steps; return how many operations of the second no other one calls.
+
+    A GPU's kernels are not counted again.
+    """
+    next(steps)
+    with profile(activities=[ProfilerActivity.CPU]) as log:
+        next(steps)
+    return sum(event.cpu_parent is None for event in log.events())

@@ -1,18 +1,18 @@
-"""The pictures of chapter 01, and a queue that notes who was busy when."""
+"""The pictures of chapter 01, memory in use, and a queue that notes who was busy."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
+import psutil
 import torch
 from drawing import Drawing
 from matplotlib.figure import Figure
 
-from kit.figures import Span, draw_lines
+from kit.figures import Span, draw_lines, draw_timeline
 
 #: The stations of an operation, and what each does.
 STATIONS = {
@@ -51,51 +51,61 @@ def draw_curve(
     times: Sequence[float],
     predicted: Sequence[float],
     *,
-    title: str,
+    knee: float,
 ) -> Figure:
-    """Draw the microseconds of a call over its numbers, measured and predicted."""
+    """Draw the microseconds of a call over its numbers, and mark the knee."""
     lines = {
         "measured": (sizes, times, None, None, "measured"),
         "predicted": (sizes, predicted, None, None, "predicted"),
     }
     names = {"xlabel": "numbers", "ylabel": "microseconds per call"}
-    return draw_lines(lines, title=title, logx=True, **names)
+    title = (
+        f"Above about {float(f'{knee:.1g}'):,.0f} numbers, they cost more than the call"
+    )
+    figure = draw_lines(lines, title=title, logx=True, **names)
+    axes = figure.axes[0]
+    axes.axvline(knee, color="gray", linestyle=":")
+    axes.text(knee, axes.get_ylim()[1], "knee ", ha="right", va="top")
+    return figure
+
+
+def find_megabytes(device: torch.device) -> float:
+    """Return what this process holds on a CPU, or what its tensors hold elsewhere."""
+    if device.type == "cpu":
+        return psutil.Process().memory_info().rss / 1e6
+    return torch.accelerator.memory_allocated() / 1e6
 
 
 class Queue:
-    """A thread that works through calls as a GPU does; `lanes`: who was busy when."""
+    """A thread that works through kernels as a GPU does; `lanes`: who was busy when.
+
+    A kernel sleeps, so it takes no core from Python, as on a GPU.
+    """
 
     def __init__(self) -> None:
-        self._queue = ThreadPoolExecutor(
-            1, initializer=torch.set_num_threads, initargs=(1,)
-        )
-        self._queue.submit(torch.mm, torch.ones(9, 9), torch.ones(9, 9)).result()
+        self._queue = ThreadPoolExecutor(1)
+        self._queue.submit(time.sleep, 0).result()  # the thread begins
         self._begun = time.perf_counter()
         self.lanes: dict[str, list[Span]] = {"Python": [], "device": []}
 
-    def launch(self, function: Callable[..., Any], *inputs: Any) -> Future[Any]:
-        """Put a call into the queue and go on at once."""
+    def launch(self, milliseconds: float) -> Future[None]:
+        """Put a kernel into the queue and go on at once."""
         with self._noting("Python", "python", "launch"):
-            return self._queue.submit(self._run, function, inputs)
+            return self._queue.submit(self._run, milliseconds)
 
-    def item(self, launched: Future[Any]) -> float:
-        """Wait until a call has ended, and return a number of its result."""
+    def item(self, launched: Future[None]) -> None:
+        """Wait until a kernel has ended, as whoever reads a number of it must."""
         with self._noting("Python", "sync", "item"):
-            return float(launched.result().flatten()[0])
+            launched.result()
 
     def be_busy(self, milliseconds: float) -> None:
-        """Let Python do something else, which leaves Python's lock to the device."""
+        """Let Python do something else."""
         with self._noting("Python", "python", "busy"):
             time.sleep(milliseconds / 1000)
 
-    def find_idle_share(self) -> float:
-        """Return which share of the time the device had nothing to do."""
-        busy = sum(span.stop - span.start for span in self.lanes["device"])
-        return 1 - busy / max(span.stop for span in self.lanes["Python"])
-
-    def _run(self, function: Callable[..., Any], inputs: Any) -> Any:
-        with self._noting("device", "forward", function.__name__):
-            return function(*inputs)
+    def _run(self, milliseconds: float) -> None:
+        with self._noting("device", "forward", "kernel"):
+            time.sleep(milliseconds / 1000)
 
     @contextlib.contextmanager
     def _noting(self, lane: str, phase: str, name: str) -> Iterator[None]:
@@ -103,3 +113,11 @@ class Queue:
         yield
         stop = time.perf_counter() - self._begun
         self.lanes[lane].append(Span(start, stop, phase, name))
+
+
+def draw_queue(queue: Queue, where: str) -> Figure:
+    """Draw who was busy when, titled with the time and the device's idle share."""
+    end = max(span.stop for span in queue.lanes["Python"])
+    idle = 1 - sum(span.stop - span.start for span in queue.lanes["device"]) / end
+    title = f".item() {where}: {1000 * end:.0f} ms, the device is idle for {idle:.0%}"
+    return draw_timeline(queue.lanes, title=title)

@@ -1,23 +1,23 @@
-"""What chapter 08 shows of traces: a stretch as a picture, and a few numbers."""
+"""What chapter 08 shows of a trace: a stretch as a picture."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from traces_03 import LAUNCHES, describe, find_step, read_events
+from traces_03 import LAUNCHES, find_step, read_events
 
 from kit.figures import Span, draw_timeline
 
 
 def draw_launches(path: str | Path, *, begin: float, length: float) -> Figure:
-    """Draw a stretch of step 1 of a trace: operations, launches, and kernels.
+    """Draw a stretch of step 1 of a trace: operations, driver calls, and kernels.
 
     `begin` and `length` are in microseconds, from the beginning of the step.
     """
     events = read_events(path)
     first = find_step(events, 1)[0] + begin
-    lanes: dict[str, list[Span]] = {"Python": [], "launches": [], "GPU": []}
+    lanes: dict[str, list[Span]] = {"Python": [], "driver calls": [], "GPU": []}
     last_end = 0.0
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         start = event["ts"] - first
@@ -30,24 +30,10 @@ def draw_launches(path: str | Path, *, begin: float, length: float) -> Figure:
             name = event["name"].removeprefix("aten::")
             lanes["Python"].append(Span(*seconds, "forward", name))
         elif event["cat"] in LAUNCHES:
-            lanes["launches"].append(Span(*seconds, "", "launch"))
+            lanes["driver calls"].append(Span(*seconds, "", "call"))
         elif event["cat"] == "kernel":
             lanes["GPU"].append(Span(*seconds, "forward", ""))
     busy = sum(1e6 * (span.stop - span.start) for span in lanes["GPU"])
     number = len(lanes["GPU"])
     title = f"In {length:.0f} µs the GPU works for {busy:.0f} µs, in {number} kernels"
     return draw_timeline(lanes, title=title)
-
-
-def print_traces(*names: str) -> None:
-    """Print how many kernels a step has, how long they work, how often they come."""
-    for name in names:
-        found = describe(f"traces/{name}.json.gz")
-        number, each = found["kernels per step"], found["µs per kernel"]
-        between = 1000 * found["ms per step"] / number
-        print(
-            f"{name}: {number} kernels a step of {each} µs, one every {between:.0f} µs;"
-        )
-        print(
-            f"  the GPU is without a kernel for {found['without a kernel']} of the time"
-        )

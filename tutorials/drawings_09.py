@@ -31,8 +31,8 @@ def draw_gradients(gradients: Sequence[torch.Tensor], scale: float) -> Figure:
     middle = math.floor(powers.median())
     shift = round(math.log2(scale))
     title = (
-        f"float16 makes zero of {lost:.1%} of the gradients, "
-        f"and keeps {kept:.0%} of them times {_power(shift)}"
+        f"float16 rounds {lost:.0%} of the gradients to zero; "
+        f"times {_power(shift)}, it keeps {kept:.0%}"
     )
     figure = new_figure(title, 3.0)
     axes = figure.subplots()
@@ -54,7 +54,7 @@ def draw_gradients(gradients: Sequence[torch.Tensor], scale: float) -> Figure:
     return describe(
         figure,
         title,
-        "Two hills over powers of two from −55 to 0. float16 makes zero of what is "
+        "Two hills over powers of two from −55 to 0. float16 rounds to zero what is "
         "below −25, is subnormal up to −14, and normal above. The gradients: most "
         f"of them are around 2 to the {middle}. Scaled: the same hill, {shift} "
         "powers further right",
@@ -66,7 +66,10 @@ def _power(exponent: int) -> str:
 
 
 def draw_curves(comparison: Comparison) -> Figure:
-    """Draw the losses of the last run of each variant, every tenth step."""
+    """Draw the losses of the last run of each variant, every tenth step.
+
+    The title has the means of all runs.
+    """
     losses = comparison.table()["loss"]
     title = (
         f"float32 ends at {losses['float32']:.3f}, float16 at "

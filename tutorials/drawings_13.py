@@ -1,4 +1,4 @@
-"""The drawings of chapter 13: plans of messages, who holds which sum, and links.
+"""The drawings of chapter 13: plans of messages, who holds which sum, eight GPUs.
 
 A plan is what the chapter makes it: a function of the number of ranks that yields
 steps, each a list of messages. Figures of links and of GPUs are published ones, and the
@@ -14,7 +14,7 @@ from costs import LINKS, Link
 from drawing import Drawing
 from matplotlib.figure import Figure
 
-from kit.figures import COLORS, draw_bars, draw_lines, kit_look
+from kit.figures import COLORS, draw_lines, kit_look
 from kit.figures.style import describe, new_figure
 
 Plan = Callable[[int], Iterable[list[Any]]]
@@ -99,7 +99,7 @@ def draw_part(plan: Plan, n: int = 4) -> Drawing:
         rows = [f"rank {r} holds {_join(own[0])}" for r, own in enumerate(sums)]
         told.append(f"After step {number}: {', '.join(rows)}")
     drawing = Drawing(
-        "Part 0 in the ring: summed up on its way, then handed round",
+        "Part 0 in the ring: summed up on its way, then passed around",
         columns=len(history),
         rows=n + 1,
         alt=". ".join(told),
@@ -118,20 +118,6 @@ def draw_part(plan: Plan, n: int = 4) -> Drawing:
             blocks.append((column + 0.05, column + 0.95, text, role))
         drawing.lane(rank + 1, f"rank {rank}", blocks)
     return drawing
-
-
-def draw_links() -> Figure:
-    """Draw what one gets of each link, beside what is promised for it."""
-    labels, shares = [], []
-    for name, speed in _PUBLISHED.items():
-        shares.append(100 * speed / LINKS[name].bytes_per_second)
-        labels.append(f"{name}: {shares[-1]:.0f} %")
-    return draw_bars(
-        labels,
-        [speed / 1e9 for speed in _PUBLISHED.values()],
-        title=f"One gets {min(shares):.0f} to {max(shares):.0f} % of what is promised",
-        unit="GB/s one way, published",
-    )
 
 
 def draw_h200(predict: Callable[[float], float]) -> Figure:

@@ -1,13 +1,16 @@
-"""What chapter 10 counts and draws: the bytes that autograd keeps, and gains."""
+"""What chapter 10 trains, counts and draws: networks, kept bytes, and gains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+import kit
 from kit.figures import COLORS, format_number, kit_look
 from kit.figures.style import describe, new_figure
 
@@ -15,6 +18,61 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from kit.measuring.verdict import Ratio
+
+DEVICE = kit.device()
+#: The deep network's layers, and how long it is trained.
+DEEP, STEPS = 17, 20 if kit.quick else 300
+NO_SCALER = partial(torch.amp.GradScaler, DEVICE.type, enabled=False)
+
+
+def make_net(width: int, depth: int) -> nn.Sequential:
+    """Make a network of hidden layers, from images with noise to images without."""
+    layers = [nn.Linear(784, width), nn.GELU()]
+    for _ in range(depth - 1):
+        layers += [nn.Linear(width, width), nn.GELU()]
+    return nn.Sequential(*layers, nn.Linear(width, 784)).to(DEVICE)
+
+
+@cache
+def load_letters() -> kit.data.GreyImages:
+    """Put the letters on the device once: the smaller part, which is enough here."""
+    return kit.data.glyphs(train=False).to(DEVICE)
+
+
+def draw_batch(batch_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw images of letters at random; return them without and with noise."""
+    letters = load_letters()
+    numbers = torch.randint(len(letters), (batch_size,), device=DEVICE)
+    images, _ = letters[numbers]
+    clean = images.flatten(1)
+    return clean, clean + 0.5 * torch.randn_like(clean)
+
+
+def train_deep(
+    find_loss: Callable[[nn.Module, str, int], torch.Tensor],
+    *,
+    precision: str = "float32",
+    make_scaler: Callable[[], Any] = NO_SCALER,
+) -> Iterator[tuple[int, dict[str, object]]]:
+    """Train a deep network; the loss is a running mean."""
+    net, mean = make_net(64, DEEP), torch.tensor(0.25, device=DEVICE)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.001)
+    scaler = make_scaler()
+    for _ in range(STEPS):
+        loss = find_loss(net, precision, 64)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        mean = mean.lerp(loss.detach(), 0.05)
+        yield 64, {"loss": mean, "scale": scaler.get_scale()}
+
+
+def read_step(name: str) -> str:
+    """Return the function `train_step` of a script in the folder take_home."""
+    script = Path(__file__).with_name("take_home").joinpath(name).read_text()
+    start, end = script.index("def train_step"), script.index("@torch.inference")
+    return script[start:end].rstrip()
 
 
 def count_kept(

@@ -1,5 +1,7 @@
 """Chapters 02 and 03: read a trace of PyTorch's profiler, and draw some steps of it.
 
+Also the photos and the network of chapter 03's loop.
+
 The files in `traces/` were recorded on an H100 by `more/00_on_a_gpu.ipynb`. A trace is
 a list of events, each with a time and a duration in microseconds.
 """
@@ -13,9 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
+from torch import nn
+from torchvision.transforms import v2
 
-from kit.figures import Span, draw_timeline
+import kit
+from kit.figures import Span, draw_timeline, show
 
 Event = dict[str, Any]
 Lanes = dict[str, list[Span]]
@@ -37,6 +43,19 @@ DEVICE_WORK = "kernel", "gpu_memcpy", "gpu_memset"
 SHORTEST_WAIT = 200
 #: A step is drawn down to so many lanes.
 MOST_LANES = 4
+
+
+def make_photos() -> kit.data.PhotoDataset:
+    """Return photos that are decoded and made small whenever one is read."""
+    to_small = [v2.PILToTensor(), v2.Resize(96), v2.ToDtype(torch.float32, scale=True)]
+    return kit.data.PhotoDataset(transform=v2.Compose(to_small))
+
+
+def make_net() -> nn.Sequential:
+    """Return a small network for such photos."""
+    layers = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.MaxPool2d(4)]
+    layers += [nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(4)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(800, 10))
 
 
 def read_events(path: str | Path) -> list[Event]:
@@ -133,13 +152,15 @@ def find_lanes(events: Sequence[Event], begin: float, end: float) -> Lanes:
             lanes["Python"].append(make_span(event, begin, end, PHASES[name], name))
         elif kind in LAUNCHES and event["dur"] > SHORTEST_WAIT:
             lanes["long calls"].append(make_span(event, begin, end, "sync", name))
-        elif kind == "gpu_memcpy":
+        elif kind == "gpu_memcpy" and "HtoD" in name:
             lanes["GPU"].append(make_span(event, begin, end, "copies"))
-        elif kind in ("kernel", "gpu_memset"):
+        elif kind in DEVICE_WORK and "DtoH" not in name:  # a number for Python
             time = launched[event["args"]["correlation"]]
             around = [e["name"] for e in labels if e["ts"] <= time <= find_end(e)]
             phase = PHASES[around[0]] if around else ""
             lanes["GPU"].append(make_span(event, begin, end, phase))
+    if not lanes["long calls"]:
+        del lanes["long calls"]
     return lanes
 
 
@@ -186,12 +207,21 @@ def draw_nested(path: str | Path, *, first: int) -> Figure:
         while around and around[-1] <= event["ts"]:
             around.pop()
         if len(around) < MOST_LANES:
-            lane = f"{len(around)} further down" if around else "main thread"
+            lane = f"level {len(around) + 1}"
             span = make_span(event, begin, end, *find_phase(event["name"]))
             lanes.setdefault(lane, []).append(span)
         around.append(find_end(event))
-    title = "One step, as Perfetto shows it: what an operation calls lies below it"
-    return draw_timeline(lanes, title=title)
+    title = "One step of the main thread: what an operation calls lies below it"
+    return drop_counts(draw_timeline(lanes, title=title))
+
+
+def drop_counts(figure: Figure) -> Figure:
+    """Take away how many blocks there are: numbers of kernels are no finding here."""
+    for text in figure.legends[0].get_texts():
+        text.set_text(text.get_text().rpartition(" (")[0])
+    figure.axes[0].set_xlabel("time")
+    alt: str = getattr(figure, "alt", "")
+    return show(figure, alt.partition(" Narrow:")[0])
 
 
 def find_phase(name: str) -> tuple[str, str]:
@@ -208,4 +238,5 @@ def find_phase(name: str) -> tuple[str, str]:
 def draw_trace(path: str | Path, *, title: str) -> Figure:
     """Draw step 1 of a trace file: Python, the driver's long calls, the device."""
     events = read_events(path)
-    return draw_timeline(find_lanes(events, *find_step(events, 1)), title=title)
+    lanes = find_lanes(events, *find_step(events, 1))
+    return drop_counts(draw_timeline(lanes, title=title))

@@ -48,7 +48,7 @@ def main(steps):
         prices[line] = min(find_microseconds(call, x, steps) for _ in range(3))
         print(f"{line:10} {prices[line]:8.2f} µs a call on {device}")
     knee = find_knee(CALLS["x + x"], prices["x + x"], device, max(1, steps // 10))
-    print(f"From about {knee:,} numbers on, they cost more than the call x + x.")
+    print(f"Above about {knee:,} numbers, they cost more than the call x + x.")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ def wait_for(device):
 
 
 def measure(a, b, dtype, steps):
-    """Return a product's TFLOP/s, and its largest error relative to the largest sum."""
+    """Return a product's TFLOP/s, and its largest error over its largest entry."""
     x, y = a.to(dtype), b.to(dtype)
     for _ in range(3):  # warm-up
         product = x @ y

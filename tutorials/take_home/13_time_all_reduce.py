@@ -44,17 +44,17 @@ def time_all_reduce(size):
     return seconds[3:].median().item()  # the first three are the warm-up
 
 
-times = numpy.array([time_all_reduce(size) for size in SIZES])
-line = numpy.polyfit(SIZES, times, 1, w=1 / times)  # relative errors count
-for _ in range(5):  # relative to the line, so that a lucky measurement counts less
-    line = numpy.polyfit(SIZES, times, 1, w=1 / numpy.polyval(line, SIZES))
+times = [time_all_reduce(size) for size in SIZES]
+floor = times[0]  # the smallest tensor: only latency
+slope = numpy.polyfit(SIZES[3:], times[3:], 1)[0]  # gradients are large: from 1 MB on
 if dist.get_rank() == 0:
     for size, seconds in zip(SIZES, times, strict=True):
         bus = 2 * (n - 1) / n * size / seconds / 1e9
-        print(f"{size:10,} B {1e3 * seconds:8.2f} ms, bus bandwidth {bus:6.2f} GB/s")
-    alpha, beta = line[1] / 2 / (n - 1), 2 * (n - 1) / n / line[0]  # those of a ring
+        print(f"{size:10,} B {1e3 * seconds:8.2f} ms, predicted ", end="")
+        print(f"{1e3 * (floor + slope * size):8.2f} ms, bus bandwidth {bus:.2f} GB/s")
+    alpha, beta = floor / 2 / (n - 1), 2 * (n - 1) / n / slope  # those of a ring
     print(f"{n} ranks: α = {1e6 * alpha:.0f} µs, β = {beta / 1e9:.2f} GB/s")
     for bits in (32, 16):
-        milliseconds = 1e3 * numpy.polyval(line, arguments.parameters * bits / 8)
-        print(f"gradients of {bits} bits: {milliseconds:.1f} ms, predicted")
+        milliseconds = 1e3 * (floor + slope * arguments.parameters * bits / 8)
+        print(f"{bits}-bit gradients: {milliseconds:.1f} ms, predicted")
 dist.destroy_process_group()
