@@ -9,12 +9,15 @@ from __future__ import annotations
 import io
 import runpy
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import PIL.Image
 import torch
+from far_store import FarStore
+from s3fs import S3FileSystem
 from torch import nn
 from torch.nn import functional as F
 
@@ -49,6 +52,24 @@ def pack(photos: Mapping[int, bytes]) -> bytes:
     return packed.getvalue()
 
 
+def put_photos(store: FarStore, files: Sequence[Path]) -> list[str]:
+    """Put each photo into the store as an object; return their names."""
+    names = [f"data/photos/{file.name}" for file in files]
+    for name, file in zip(names, files, strict=True):
+        store.put(name, file.read_bytes())
+    return names
+
+
+def put_shards(store: FarStore, files: Sequence[Path], size: int = 8) -> list[str]:
+    """Put photos into the store as shards, `size` in each; return their names."""
+    names = []
+    for first in range(0, len(files), size):
+        numbers = range(first, first + size)
+        names.append(f"data/shards/{first:05}.tar")
+        store.put(names[-1], pack({n: files[n].read_bytes() for n in numbers}))
+    return names
+
+
 def unpack(data: bytes) -> Iterator[tuple[torch.Tensor, int]]:
     """Yield the photos of a tar file, decoded, each with its label."""
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -72,3 +93,21 @@ def make_step(device: torch.device, hidden: int) -> Callable[..., torch.Tensor]:
         return loss
 
     return step
+
+
+def time_requests(client: S3FileSystem, names: Sequence[str], in_flight: int) -> float:
+    """Fetch objects, and return the seconds for each."""
+    begin = perf_counter()
+    client.cat([*names], batch_size=in_flight)
+    return (perf_counter() - begin) / len(names)
+
+
+def time_work(files: Sequence[Path], step: Callable[..., torch.Tensor]) -> float:
+    """Decode local photos and train on them, ten times; return seconds for each."""
+    labels = torch.zeros(len(files), dtype=torch.int64)
+    for turn in range(11):
+        if turn == 1:
+            begin = perf_counter()  # the first one warms up
+        images = torch.stack([decode(file.read_bytes()) for file in files])
+        step(images, labels).item()
+    return (perf_counter() - begin) / (10 * len(files))
