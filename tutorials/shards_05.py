@@ -7,6 +7,7 @@ so that workers of any start method find it.
 from __future__ import annotations
 
 import io
+import math
 import runpy
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,6 +101,23 @@ def time_requests(client: S3FileSystem, names: Sequence[str], in_flight: int) ->
     begin = perf_counter()
     client.cat([*names], batch_size=in_flight)
     return (perf_counter() - begin) / len(names)
+
+
+def time_overhead(
+    store: FarStore, client: S3FileSystem, names: Sequence[str], in_flight: int
+) -> float:
+    """Fetch objects from a store without a distance; return the seconds for each."""
+    distance = store.latency, store.bandwidth
+    store.latency = 0
+    store.bandwidth = math.inf
+    seconds = time_requests(client, names, in_flight)
+    store.latency, store.bandwidth = distance
+    return seconds
+
+
+def mean_size(files: Sequence[Path]) -> float:
+    """Return how many bytes files have, on average."""
+    return sum(file.stat().st_size for file in files) / len(files)
 
 
 def time_work(files: Sequence[Path], step: Callable[..., torch.Tensor]) -> float:
