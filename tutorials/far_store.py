@@ -51,7 +51,7 @@ GONE = asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError
 REFUSALS = {403: "AccessDenied", 404: "NoSuchKey", 503: "SlowDown"}
 PIECE = 65_536
 #: A quick run waits a tenth as long.
-LATENCY_SHARE = 0.1 if kit.quick else 1.0
+WAITING_SHARE = 0.1 if kit.quick else 1.0
 #: A key that a real server would refuse.
 KEY = {"Authorization": "AWS4-HMAC-SHA256 Credential=any/20260101/us-east-1/s3/aws4"}
 
@@ -141,7 +141,7 @@ class FarStore:
         self.requests += 1
         self.log.append((method, path, wanted[1] if wanted else ""))
         fault = self.fault(self.requests, path)
-        await asyncio.sleep(self.latency * LATENCY_SHARE)
+        await asyncio.sleep(self.latency * WAITING_SHARE)
         if fault in REFUSALS:
             answer.write(write_refusal(fault, method))
             return True
@@ -158,11 +158,15 @@ class FarStore:
         return fault != "cut"
 
     async def _send(self, server: Reader, answer: Writer, length: int) -> None:
-        """Send so much of a body, piece by piece; all answers share one link."""
+        """Send so much of a body, piece by piece; all answers share one link.
+
+        A piece that leaves late, because this process was busy, delays no later one.
+        """
+        arrived = time.monotonic()
         while length:
             piece = await server.readexactly(min(length, PIECE))
-            begun = max(time.monotonic(), self._free_at)
-            self._free_at = begun + len(piece) / self.bandwidth
+            begun = max(arrived, self._free_at)
+            self._free_at = begun + WAITING_SHARE * len(piece) / self.bandwidth
             await asyncio.sleep(self._free_at - time.monotonic())
             length -= len(piece)
             self.bytes += len(piece)  # counted before the client can have them

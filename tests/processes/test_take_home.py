@@ -1,28 +1,33 @@
 """What a reader takes home runs alone, without the kit: on a CPU here."""
 
+import contextlib
 import gzip
+import importlib
 import json
 import os
 import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from far_store import FarStore
 from project import TUTORIALS
+from torch.utils.data import DataLoader
 
 SCRIPTS = {path.stem: path for path in sorted((TUTORIALS / "take_home").glob("*.py"))}
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
 TWO_PROCESSES = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 
 
-def run(name, folder, *words):
+def run(name, folder, *words, **more):
     """Run a script in an empty folder: under torchrun if that is what it asks for."""
     script = SCRIPTS[name]
     launcher = TWO_PROCESSES if "torchrun" in script.read_text() else []
     command = [sys.executable, *launcher, str(script), *map(str, words)]
-    variables = os.environ | LOOPBACK | {"OMP_NUM_THREADS": "1"}
+    variables = os.environ | LOOPBACK | {"OMP_NUM_THREADS": "1"} | more
     # What a compiler leaves goes with pytest's folder, and serves the next test.
     temporary = folder.parent / "temporary"
     temporary.mkdir(exist_ok=True)
@@ -151,3 +156,63 @@ def test_the_script_of_chapter_04_reads_bytes_from_a_folder_of_yours(tmp_path):
     ).groups()
     assert 0 <= float(loading) < float(step)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.fixture
+def shards_05(tmp_path, monkeypatch):
+    """Chapter 05's class, as the chapter imports it, and eight shards of 64 samples."""
+    monkeypatch.syspath_prepend(TUTORIALS)
+    urls = [str(tmp_path / f"{shard}.txt") for shard in range(8)]
+    for shard, url in enumerate(urls):
+        numbers = range(64 * shard, 64 * (shard + 1))
+        Path(url).write_text(" ".join(map(str, numbers)))
+    return importlib.import_module("shards_05").Shards, urls
+
+
+def read_numbers(data):
+    yield from map(int, data.split())
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_each_sample_of_shards_is_read_once_in_each_epoch(
+    method, shards_05, monkeypatch
+):
+    make_set, urls = shards_05
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    orders = []
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        data = make_set(urls, read_numbers, room=100)
+        how = {"num_workers": 3, "persistent_workers": True}
+        loader = DataLoader(data, None, multiprocessing_context=method, **how)
+        for epoch in range(2):
+            data.epoch.fill_(epoch)
+            orders.append((epoch, [*loader]))
+        del loader
+    epochs = [[], []]
+    for epoch, numbers in orders:
+        epochs[epoch] += numbers
+    assert sorted(epochs[0]) == sorted(epochs[1]) == [*range(512)]
+    assert epochs[0] != epochs[1], "persistent workers do not see the epoch"
+
+
+def test_workers_without_a_shard_read_nothing(shards_05):
+    make_set, urls = shards_05
+    loader = DataLoader(make_set(urls[:2], read_numbers), None, num_workers=3)
+    assert len([*loader]) == 128
+
+
+def test_shards_are_read_from_s3_too(tmp_path):
+    script = runpy.run_path(str(SCRIPTS["05_read_shards"]))
+    script["make_shards"](tmp_path)
+    with contextlib.closing(FarStore()) as store:
+        for path in sorted(tmp_path.glob("*.pt"))[:8]:
+            store.put(f"data/shards/{path.name}", path.read_bytes())
+        keys = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
+        words = "--url", "s3://data/shards", "--steps", 12
+        done = run(
+            "05_read_shards", tmp_path, *words, AWS_ENDPOINT_URL=store.url, **keys
+        )
+    assert done.returncode == 0, done.stderr
+    assert "epoch 0: 512 samples" in done.stdout
+    assert "epoch 1: 256 samples" in done.stdout
