@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
+from warnings import filterwarnings
 
 import numpy as np
 import PIL.Image
@@ -15,6 +16,8 @@ from torchvision.transforms.v2 import functional as v2
 
 # Imported here, or every worker would do it again when it opens its first photo.
 PIL.Image.preinit()
+# PyTorch warns of more workers than cores; the chapter tries that on purpose.
+filterwarnings("ignore", message="This DataLoader will create")
 
 
 class Photos(Dataset):
