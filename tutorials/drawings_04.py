@@ -27,7 +27,9 @@ def draw_waits(waits: Sequence[float], *, ready: int) -> Figure:
     axes = figure.axes[0]
     axes.axvspan(0.5, ready + 0.5, color=COLORS["zone"], zorder=0)
     place = {"transform": axes.get_xaxis_transform(), "ha": "left", "va": "center"}
-    axes.text(ready + 0.8, 0.5, "shaded: loaded in advance", color=COLORS["muted"], **place)
+    axes.text(
+        ready + 0.8, 0.5, "shaded: loaded in advance", color=COLORS["muted"], **place
+    )
     return figure
 
 

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
 class Shards(IterableDataset):
-    """Yield the samples of shards; the workers of all ranks share the shards out."""
+    """Yield the samples of shards, which are divided among the workers of all ranks."""
 
     def __init__(self, urls, unpack, in_flight=4, room=1000, **options):
         self.urls = sorted(urls)
@@ -32,7 +32,7 @@ class Shards(IterableDataset):
     def choose(self):
         worker = get_worker_info()
         workers = worker.num_workers if worker else 1
-        number = self.rank * workers + (worker.id if worker else 0)
+        number = self.rank + self.ranks * (worker.id if worker else 0)
         order = random.Random(self.epoch.item()).sample(self.urls, k=len(self.urls))
         return order[number :: self.ranks * workers]
 
