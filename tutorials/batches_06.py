@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import kit
 from kit.tuning import Line, fit_line
 
 
@@ -96,16 +99,46 @@ def count_peak(make_net: Any, shape: Sequence[int]) -> int:
     return count.peak
 
 
-def fit_race(
-    sizes: Sequence[int], images: Sequence[Sequence[float]]
-) -> tuple[Line, list[Line]]:
-    """Fit images to the target over the batch size: of all seeds, and of each.
+class Race(NamedTuple):
+    """Images to the target as a line over the batch size, and what seeds differ in.
 
-    `images` has one sequence per size, with a number per seed.
+    `critical` and `best` are ranges over seeds: of the critical batch size, and of the
+    batch that reaches the target first.
+    """
+
+    images: Line
+    critical: tuple[float, float]
+    best: tuple[float, float]
+
+
+def fit_race(
+    sizes: Sequence[int], images: Sequence[Sequence[float]], step: Line
+) -> Race:
+    """Fit the images that seeds (columns) needed with batches of some sizes (rows).
+
+    `step` is the time of a step, t(b). No best batch is beyond what was measured.
     """
     means = [sum(row) / len(row) for row in images]
-    of_seeds = [fit_line(sizes, column) for column in zip(*images, strict=True)]
-    return fit_line(sizes, means), of_seeds
+    critical, best = [], []
+    for column in zip(*images, strict=True):
+        critical.append(fit_line(sizes, column).find_knee(0.5))
+        lowest = math.sqrt(critical[-1] * step.find_knee(0.5))
+        best.append(min(max(lowest, min(sizes)), max(sizes)))
+    ranges = (min(critical), max(critical)), (min(best), max(best))
+    return Race(fit_line(sizes, means), *ranges)
+
+
+@functools.cache
+def unseen_letters(device: torch.device) -> Any:
+    """Return 500 letters, images and labels, with which nothing trains."""
+    return kit.data.glyphs(train=False).to(device)[-500:]
+
+
+@torch.no_grad()
+def unseen_loss(net: nn.Module) -> float:
+    """Return a network's loss on 500 letters that it has not seen."""
+    images, labels = unseen_letters(next(net.parameters()).device)
+    return F.cross_entropy(net(images), labels).item()
 
 
 def take_losses(training: Any, steps: int) -> list[float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from batches_06 import Race
 from matplotlib.figure import Figure
 
 from kit.figures import COLORS, draw_lines, kit_look
@@ -49,14 +50,16 @@ def draw_knee(sizes: Sequence[int], rates: Sequence[float], step: Line) -> Figur
     return figure
 
 
-def draw_losses(curves: Mapping[str, Sequence[float]], size: int, title: str) -> Figure:
-    """Draw the training losses of batches of `size` over the images seen."""
-    lines = {}
+def draw_losses(curves: Mapping[str, Sequence[float]], size: int) -> Figure:
+    """Draw the training losses of batches of `size`; the title names the lowest."""
+    lines, ends = {}, {}
     for name, losses in curves.items():
         seen = [size * (step + 1) for step in range(len(losses))]
-        capped = [min(loss, 4.0) if loss == loss else 4.0 for loss in losses]
-        lines[name] = (seen, capped, None, None, "measured")
-    names = {"xlabel": "images seen", "ylabel": "loss (up to 4)"}
+        lines[name] = (seen, losses, None, None, "measured")
+        ends[name] = sum(losses[-4:]) / 4
+    best = min(ends, key=lambda name: ends[name])
+    title = f"After {seen[-1]:,} images, {best} has the lowest loss: {ends[best]:.2f}"
+    names = {"xlabel": "images seen", "ylabel": "training loss"}
     return draw_lines(lines, title=title, **names)
 
 
@@ -64,20 +67,19 @@ def draw_losses(curves: Mapping[str, Sequence[float]], size: int, title: str) ->
 def draw_target(
     sizes: Sequence[int],
     seconds: Sequence[Sequence[float]],
-    images: Line,
+    race: Race,
     step: Line,
-    best: tuple[float, float],
 ) -> Figure:
     """Draw the seconds to the target: each seed, the formula, and the best batches."""
     curve = _spread(min(sizes), max(sizes))
-    formula = [images.predict(b) / b * step.predict(b) for b in curve]
+    formula = [race.images.predict(b) / b * step.predict(b) for b in curve]
     order = sorted(range(len(sizes)), key=lambda place: sizes[place])
     middles = [sorted(seconds[place])[len(seconds[place]) // 2] for place in order]
     lines = {
         "median": ([sizes[p] for p in order], middles, None, None, "measured"),
         "formula": (curve, formula, None, None, "predicted"),
     }
-    low, high = best
+    low, high = race.best
     title = f"A batch of about {low:.0f} to {high:.0f} reaches the target first"
     if round(low) == round(high):
         title = f"A batch of about {low:.0f} reaches the target first"
@@ -88,6 +90,7 @@ def draw_target(
     axes.set_yscale("linear")
     axes.set_ylim(0, 1.08 * max(every))
     axes.lines[0].set_linestyle("none")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     _set_ticks(axes, sorted(sizes))
     axes.axvspan(low, high, color=COLORS["zone"], zorder=0)
     for place in order:

@@ -137,3 +137,14 @@ def test_the_script_of_chapter_14_sends_as_much_less_as_it_says(tmp_path):
     assert sent["--hook=bf16"] == pytest.approx(plain / 2, rel=0.01)
     assert sent["--every=8"] == pytest.approx(plain / 8, rel=0.01)
     assert 0 < sent["--hook=powersgd"] < plain / 50
+
+
+def test_the_finder_of_chapter_06_names_a_size_that_it_has_tried(tmp_path):
+    done = run("06_find_batch_size", tmp_path, "--steps", 2, "--most", 64)
+    assert done.returncode == 0, done.stderr
+    tried = re.findall(r"^ *(\d+) images: +([\d,]+) a second", done.stdout, re.M)
+    sizes = [int(size) for size, _ in tried]
+    assert sizes == [8 * 2**place for place in range(len(sizes))]
+    assert all(int(rate.replace(",", "")) > 0 for _, rate in tried)
+    enough = int(re.search(r"^enough: (\d+)$", done.stdout, re.M)[1])
+    assert enough in sizes
