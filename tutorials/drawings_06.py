@@ -80,9 +80,11 @@ def draw_target(
         "formula": (curve, formula, None, None, "predicted"),
     }
     low, high = race.best
-    title = f"A batch of about {low:.0f} to {high:.0f} reaches the target first"
+    title = (
+        f"By both lines, a batch of {low:.0f} to {high:.0f} reaches the target first"
+    )
     if round(low) == round(high):
-        title = f"A batch of about {low:.0f} reaches the target first"
+        title = f"By both lines, a batch of {low:.0f} reaches the target first"
     names = {"xlabel": "images in a batch", "ylabel": "seconds to the target"}
     figure = draw_lines(lines, title=title, logx=True, **names)
     axes = figure.axes[0]
