@@ -216,3 +216,14 @@ def test_shards_are_read_from_s3_too(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "epoch 0: 512 samples" in done.stdout
     assert "epoch 1: 256 samples" in done.stdout
+
+
+def test_the_finder_of_chapter_06_names_a_size_that_it_has_tried(tmp_path):
+    done = run("06_find_batch_size", tmp_path, "--steps", 2, "--most", 64)
+    assert done.returncode == 0, done.stderr
+    tried = re.findall(r"^ *(\d+) images: +([\d,]+) a second", done.stdout, re.M)
+    sizes = [int(size) for size, _ in tried]
+    assert sizes == [8 * 2**place for place in range(len(sizes))]
+    assert all(int(rate.replace(",", "")) > 0 for _, rate in tried)
+    enough = int(re.search(r"^enough: (\d+)$", done.stdout, re.M)[1])
+    assert enough in sizes
