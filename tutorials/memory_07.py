@@ -1,0 +1,289 @@
+"""Chapter 07's network and texts, and how to see the bytes of a step.
+
+`Watcher` counts tensors, `measure_process` what the system gives to the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.weak import WeakIdKeyDictionary
+
+#: The kinds of memory of a step, in the order in which a picture stacks them.
+KINDS = ("weights", "optimizer state", "gradients", "activations", "temporary")
+
+
+class Block(nn.Module):
+    """A transformer's block: attention to what came before, then two layers."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
+        """Return what has the shape of `x`: texts, positions, width.
+
+        `mask` is added to the scores of attention; without it, a position sees itself
+        and what came before.
+        """
+        merged = self.query_key_value(self.norm1(x))
+        q, k, v = merged.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None)
+        x = x + self.output(seen.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Net(nn.Module):
+    """Predict the next byte of each text."""
+
+    def __init__(
+        self, width: int, blocks: int = 12, checkpointed: bool = False
+    ) -> None:
+        super().__init__()
+        self.table = nn.Embedding(256, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.head = nn.Linear(width, 256)
+        self.checkpointed = checkpointed
+
+    def forward(self, texts: torch.Tensor, mask: torch.Tensor | None = None) -> Any:
+        """Return a score for each of 256 bytes at each place."""
+        x = self.table(texts)
+        for block in self.blocks:
+            if self.checkpointed:
+                x = checkpoint(block, x, mask, use_reentrant=False)
+            else:
+                x = block(x, mask)
+        return self.head(x)
+
+
+def draw_parts(
+    texts: int, length: int, parts: int, device: torch.device, uneven: bool = False
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Draw random texts; return inputs and targets of each part of the batch.
+
+    Uneven texts end early: their last targets are -100, which `cross_entropy` skips.
+    """
+    drawn = torch.randint(256, (texts, length + 1), device=device)
+    inputs, targets = drawn[:, :-1], drawn[:, 1:].clone()
+    if uneven:
+        ends = torch.randint(length // 4, length, (texts, 1), device=device)
+        targets[torch.arange(length, device=device) >= ends] = -100
+    pairs = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
+    return list(pairs)
+
+
+def get_gradient(net: nn.Module) -> torch.Tensor:
+    """Return the gradients of all parameters, one after the other."""
+    return torch.cat([p.grad.flatten() for p in net.parameters()])
+
+
+class Watcher(TorchDispatchMode):
+    """Count the bytes of all tensors of a step, by kind, after each operation.
+
+    PyTorch calls `__torch_dispatch__` for each operation: forward, backward, update.
+    Tensors that share a storage count once. The optimizer has made a step before, so
+    its state is there. `rows` has the bytes after each operation, in the order of
+    `KINDS`.
+
+    >>> net = nn.Linear(10, 10, bias=False)
+    >>> optimizer = torch.optim.SGD(net.parameters())
+    >>> with Watcher(net, optimizer) as watcher:
+    ...     net(torch.ones(5, 10)).sum().backward()
+    ...     optimizer.step()
+    >>> [max(kind) for kind in zip(*watcher.rows)]
+    [400, 0, 400, 200, 408]
+    """
+
+    def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
+        self.bytes = dict.fromkeys(KINDS, 0)
+        self.rows: list[list[int]] = []
+        self.places = WeakIdKeyDictionary()  # of each living storage: [kind, bytes]
+        for tensor in [*net.parameters(), *net.buffers()]:
+            self.note(tensor, "weights")
+        for state in optimizer.state.values():
+            for tensor in state.values():
+                if isinstance(tensor, torch.Tensor):
+                    self.note(tensor, "optimizer state")
+        self.parameters = [p for p in net.parameters() if p.requires_grad]
+        self.handles: list[Any] = []
+        keep = torch.autograd.graph.saved_tensors_hooks(self.note_saved, lambda x: x)
+        self.saving = keep
+
+    def note(self, tensor: torch.Tensor, kind: str) -> None:
+        """Count a tensor's storage as of a kind, until the storage is freed."""
+        storage = tensor.untyped_storage()
+        place = self.places.get(storage)
+        if place is None:
+            place = self.places[storage] = [kind, storage.nbytes()]
+            weakref.finalize(storage, self.forget, place).atexit = False
+        elif place[0] in ("weights", "optimizer state", kind):
+            return  # a view of it, or known already
+        else:
+            self.bytes[place[0]] -= place[1]
+            place[0] = kind
+        self.bytes[kind] += place[1]
+
+    def note_saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Note what autograd saves for the backward pass."""
+        self.note(tensor, "activations")
+        return tensor
+
+    def note_gradient(self, parameter: torch.Tensor) -> None:
+        """Note a gradient, as soon as it is there."""
+        if parameter.grad is not None:
+            self.note(parameter.grad, "gradients")
+
+    def forget(self, place: list[Any]) -> None:
+        """Take the bytes of a storage that is freed from its kind."""
+        kind, size = place
+        self.bytes[kind] -= size
+
+    def __enter__(self) -> Watcher:
+        for parameter in self.parameters:
+            hook = parameter.register_post_accumulate_grad_hook(self.note_gradient)
+            self.handles.append(hook)
+        self.saving.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.saving.__exit__(*error)
+        for handle in self.handles:
+            handle.remove()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an operation, and note what it has made."""
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple | list) else [result]:
+            is_tensor = isinstance(tensor, torch.Tensor)
+            if is_tensor and tensor.untyped_storage() not in self.places:
+                self.note(tensor, "temporary")
+        self.rows.append([*self.bytes.values()])
+        return result
+
+    def peak(self) -> dict[str, float]:
+        """Return the megabytes of each kind at the peak of their sum, and the sum."""
+        row = max(self.rows, key=sum)
+        kinds = {kind: size / 1e6 for kind, size in zip(KINDS, row, strict=True)}
+        return {**kinds, "all": sum(row) / 1e6}
+
+
+def measure_process(step: Callable[[], object], fixed: float) -> float:
+    """Return the most megabytes that a process has during a step, above a zero point.
+
+    The zero point is what it has before the step, less `fixed` megabytes, those of
+    tensors that are there already. On a GPU that is what PyTorch has reserved at most.
+    nan where neither is known.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return fixed + (torch.cuda.max_memory_reserved() - before) / 1e6
+    if sys.platform != "linux":
+        step()
+        return math.nan
+    give_back()
+    before = psutil.Process().memory_info().rss
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # forget the last peak
+    except OSError:
+        step()
+        return math.nan
+    step()
+    status = Path("/proc/self/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return fixed + (peak - before) / 1e6
+
+
+def give_back() -> None:
+    """Ask the C library for all memory that is free but kept, where it can give it."""
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(library, "malloc_trim"):
+        library.malloc_trim(0)
+
+
+def give_back_at_once(wanted: bool = True) -> None:
+    """Let the C library map each tensor above 64 kB on its own, or stop that again."""
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if hasattr(library, "mallopt"):
+        library.mallopt(-3, 2**16 if wanted else 2**25)  # M_MMAP_THRESHOLD
+        library.mallopt(-1, 2**16 if wanted else 2**26)  # M_TRIM_THRESHOLD
+
+
+# Texts of unequal lengths
+
+
+def draw_texts(number: int, longest: int) -> list[torch.Tensor]:
+    """Draw random texts: most are short, a few are long."""
+    lengths = torch.empty(number).log_normal_(math.log(longest / 4), 0.8)
+    lengths = lengths.long().clamp(4, longest + 1)
+    return [torch.randint(256, (n,)) for n in lengths.tolist()]
+
+
+def pad(rows: list[torch.Tensor], value: int = 0) -> torch.Tensor:
+    """Make a rectangle of rows."""
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=value)
+
+
+def make_batch(texts: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, None]:
+    """Make a padded batch: inputs, targets, no mask."""
+    inputs = pad([text[:-1] for text in texts])
+    targets = pad([text[1:] for text in texts], -100)
+    return inputs, targets, None
+
+
+def fill_rows(texts: list[torch.Tensor], longest: int) -> list[list[torch.Tensor]]:
+    """Put each text, the longest first, into the first row that has room for it."""
+    rows: list[list[torch.Tensor]] = []
+    room: list[int] = []
+    for text in sorted(texts, key=len, reverse=True):
+        need = len(text) - 1  # the last byte is a target only
+        for number, row in enumerate(rows):
+            if room[number] >= need:
+                row.append(text)
+                room[number] -= need
+                break
+        else:
+            rows.append([text])
+            room.append(longest - need)
+    return rows
+
+
+def pack(rows: list[list[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+    """Make a packed batch: inputs, targets, and the mask that keeps texts apart."""
+    inputs = pad([torch.cat([text[:-1] for text in row]) for row in rows])
+    targets = pad([torch.cat([text[1:] for text in row]) for row in rows], -100)
+    numbers = []
+    for row in rows:
+        places = [torch.full_like(text[1:], i) for i, text in enumerate(row)]
+        numbers.append(torch.cat(places))
+    which = pad(numbers, -1)  # to which text of its row a place belongs
+    length = inputs.shape[1]
+    hidden = which[:, None, :] != which[:, :, None]
+    hidden |= torch.ones(length, length, dtype=torch.bool).triu(1)
+    mask = torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
+    return inputs, targets, mask[:, None]  # the same for all heads
