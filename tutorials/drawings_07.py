@@ -26,3 +26,4 @@ def draw_step(watcher: Watcher, predicted: float) -> None:
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
     parts = ", ".join(f"{kind} {peak[kind]:.1f}" for kind in KINDS)
     show(axes, f"{title}. Bands of memory over a step; megabytes at the peak: {parts}")
+    print(f"peak: predicted {predicted:.0f} MB, all tensors {peak['all']:.0f} MB")

@@ -9,7 +9,7 @@ import ctypes
 import math
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,24 @@ def draw_parts(
     return list(pairs)
 
 
+def join(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+    """Make one part of several."""
+    inputs, targets = zip(*parts, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
+
+
+def print_rows(names: list[str], rows: list[list[str | float]], form: str) -> None:
+    """Print a table, whose numbers have a format like `.1f`."""
+    cells = [names]
+    for row in rows:
+        cells.append([x if isinstance(x, str) else format(x, form) for x in row])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        first, *others = zip(line, widths, strict=True)
+        shown = [first[0].ljust(first[1])]
+        print("  ".join(shown + [text.rjust(width) for text, width in others]))
+
+
 def get_gradient(net: nn.Module) -> torch.Tensor:
     """Return the gradients of all parameters, one after the other."""
     return torch.cat([p.grad.flatten() for p in net.parameters()])
@@ -100,7 +118,8 @@ class Watcher(TorchDispatchMode):
 
     PyTorch calls `__torch_dispatch__` for each operation: forward, backward, update.
     Tensors that share a storage count once. The optimizer has made a step before, so
-    its state is there. `rows` has the bytes after each operation, in the order of
+    its state is there. Without a network, what is made inside counts, and kinds are not
+    told apart. `rows` has the bytes after each operation, in the order of
     `KINDS`.
 
     >>> net = nn.Linear(10, 10, bias=False)
@@ -112,18 +131,21 @@ class Watcher(TorchDispatchMode):
     [400, 0, 400, 200, 408]
     """
 
-    def __init__(self, net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, net: nn.Module | None = None, optimizer: Any = None) -> None:
         super().__init__()
         self.bytes = dict.fromkeys(KINDS, 0)
         self.rows: list[list[int]] = []
         self.places = WeakIdKeyDictionary()  # of each living storage: [kind, bytes]
-        for tensor in [*net.parameters(), *net.buffers()]:
-            self.note(tensor, "weights")
-        for state in optimizer.state.values():
-            for tensor in state.values():
-                if isinstance(tensor, torch.Tensor):
-                    self.note(tensor, "optimizer state")
-        self.parameters = [p for p in net.parameters() if p.requires_grad]
+        self.parameters: list[torch.Tensor] = []
+        if net is not None:
+            for tensor in [*net.parameters(), *net.buffers()]:
+                self.note(tensor, "weights")
+            self.parameters = [p for p in net.parameters() if p.requires_grad]
+        if optimizer is not None:
+            for state in optimizer.state.values():
+                for tensor in state.values():
+                    if isinstance(tensor, torch.Tensor):
+                        self.note(tensor, "optimizer state")
         self.handles: list[Any] = []
         keep = torch.autograd.graph.saved_tensors_hooks(self.note_saved, lambda x: x)
         self.saving = keep
@@ -190,32 +212,41 @@ class Watcher(TorchDispatchMode):
         return {**kinds, "all": sum(row) / 1e6}
 
 
-def measure_process(step: Callable[[], object], fixed: float) -> float:
-    """Return the most megabytes that a process has during a step, above a zero point.
+def find_peak(steps: Iterator[object]) -> float:
+    """Return the megabytes of tensors at the peak of a loop's first two steps.
+
+    `steps` is a generator that has not begun, so its network and optimizer count.
+    """
+    with Watcher() as watcher:
+        next(steps)
+        next(steps)
+    return watcher.peak()["all"]
+
+
+def measure_process(steps: Iterator[object], fixed: float) -> float:
+    """Return the most megabytes that a process has during a loop's third step.
 
     The zero point is what it has before the step, less `fixed` megabytes, those of
-    tensors that are there already. On a GPU that is what PyTorch has reserved at most.
-    nan where neither is known.
+    tensors that are there already. On a GPU it is what PyTorch reserves at most. nan
+    where the system does not say.
     """
+    next(steps)
+    next(steps)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         before = torch.cuda.memory_reserved()
         torch.cuda.reset_peak_memory_stats()
-        step()
+        next(steps)
         return fixed + (torch.cuda.max_memory_reserved() - before) / 1e6
-    if sys.platform != "linux":
-        step()
-        return math.nan
     give_back()
     before = psutil.Process().memory_info().rss
     try:
         Path("/proc/self/clear_refs").write_text("5")  # forget the last peak
+        next(steps)
+        status = Path("/proc/self/status").read_text()
     except OSError:
-        step()
         return math.nan
-    step()
-    status = Path("/proc/self/status").read_text()
-    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    peak = 1024 * int(status.partition("VmHWM:")[2].split()[0])
     return fixed + (peak - before) / 1e6
 
 
