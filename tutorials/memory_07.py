@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import sys
@@ -90,6 +91,28 @@ def draw_parts(
     return list(pairs)
 
 
+def find_loss(
+    net: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, reduction: str = "mean"
+) -> torch.Tensor:
+    """Return the cross-entropy over all targets that count."""
+    scores = net(inputs).flatten(0, 1)
+    return F.cross_entropy(scores, targets.flatten(), reduction=reduction)
+
+
+def estimate(
+    name: str, *, width: int, blocks: int, vocabulary: int, tokens: int, size: int
+) -> list[str | float]:
+    """Estimate a step's gigabytes: by parameters, of activations, and of logits.
+
+    `size` is that of an activation, in bytes. Adam's weights, gradients and moments
+    have 32 bits, and so have the scores, what the softmax saves, and their gradient.
+    """
+    parameters = 12 * blocks * width**2 + vocabulary * width
+    activations = tokens * blocks * 16 * width * size
+    logits = 3 * tokens * vocabulary * 4
+    return [name, 16 * parameters / 1e9, activations / 1e9, logits / 1e9]
+
+
 def join(parts: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, ...]:
     """Make one part of several."""
     inputs, targets = zip(*parts, strict=True)
@@ -118,9 +141,8 @@ class Watcher(TorchDispatchMode):
 
     PyTorch calls `__torch_dispatch__` for each operation: forward, backward, update.
     Tensors that share a storage count once. The optimizer has made a step before, so
-    its state is there. Without a network, what is made inside counts, and kinds are not
-    told apart. `rows` has the bytes after each operation, in the order of
-    `KINDS`.
+    its state is there. Without an optimizer, what is made inside counts as temporary.
+    `rows` has the bytes after each operation, in the order of `KINDS`.
 
     >>> net = nn.Linear(10, 10, bias=False)
     >>> optimizer = torch.optim.SGD(net.parameters())
@@ -147,8 +169,10 @@ class Watcher(TorchDispatchMode):
                     if isinstance(tensor, torch.Tensor):
                         self.note(tensor, "optimizer state")
         self.handles: list[Any] = []
-        keep = torch.autograd.graph.saved_tensors_hooks(self.note_saved, lambda x: x)
-        self.saving = keep
+        self.saving: Any = contextlib.nullcontext()
+        if optimizer is not None:
+            hooks = torch.autograd.graph.saved_tensors_hooks
+            self.saving = hooks(self.note_saved, lambda x: x)
 
     def note(self, tensor: torch.Tensor, kind: str) -> None:
         """Count a tensor's storage as of a kind, until the storage is freed."""

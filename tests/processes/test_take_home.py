@@ -137,3 +137,12 @@ def test_the_script_of_chapter_14_sends_as_much_less_as_it_says(tmp_path):
     assert sent["--hook=bf16"] == pytest.approx(plain / 2, rel=0.01)
     assert sent["--every=8"] == pytest.approx(plain / 8, rel=0.01)
     assert 0 < sent["--hook=powersgd"] < plain / 50
+
+
+def test_the_script_of_chapter_07_needs_less_in_parts_and_checkpointed(tmp_path):
+    peaks = {}
+    for options in (("--parts=1",), ("--parts=4", "--checkpoint")):
+        done = run("07_fit_in_memory", tmp_path, *options, "--steps", 4)
+        assert done.returncode == 0, done.stderr
+        peaks[options[0]] = float(re.search(r"at most (\d+) MB", done.stdout)[1])
+    assert 0 < peaks["--parts=4"] < peaks["--parts=1"]
