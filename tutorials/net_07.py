@@ -65,12 +65,13 @@ def draw_parts(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Draw random texts; return inputs and targets of each part of the batch.
 
-    Uneven texts end early: their last targets are -100, which `cross_entropy` skips.
+    Uneven texts end early, the first ones earliest: their last targets are -100, which `cross_entropy` skips.
     """
     drawn = torch.randint(256, (texts, length + 1), device=device)
     inputs, targets = drawn[:, :-1], drawn[:, 1:].clone()
     if uneven:
-        ends = torch.randint(length // 4, length, (texts, 1), device=device)
+        ends = torch.randint(length // 8, length, (texts, 1), device=device)
+        ends = ends.sort(dim=0).values
         targets[torch.arange(length, device=device) >= ends] = -100
     pairs = zip(inputs.chunk(parts), targets.chunk(parts), strict=True)
     return list(pairs)
