@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import os
+import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
@@ -169,12 +171,39 @@ def give_back() -> None:
         library.malloc_trim(0)
 
 
-def give_back_at_once(wanted: bool = True) -> None:
-    """Let the C library map each tensor above 64 kB on its own, or stop that again."""
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
-    if hasattr(library, "mallopt"):
-        library.mallopt(-3, 2**16 if wanted else 2**25)  # M_MMAP_THRESHOLD
-        library.mallopt(-1, 2**16 if wanted else 2**26)  # M_TRIM_THRESHOLD
+def measure_fresh_process(*arguments: int, at_once: bool) -> float:
+    """Measure a step in a process of its own, which may give freed memory back at once.
+
+    `arguments` are width, texts, length, and 1 for checkpointing.
+    """
+    limit = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    command = [sys.executable, __file__, *map(str, arguments)]
+    environment = {**os.environ, **(limit if at_once else {})}
+    run = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=environment
+    )
+    return float(run.stdout)
+
+
+def main(width: int, texts: int, length: int, checkpointed: int) -> None:
+    """Print what `measure_process` finds for a plain loop."""
+    from net_07 import Net, draw_parts, find_loss
+
+    torch.set_num_threads(1)
+
+    def train(width: int) -> Iterator[None]:
+        net = Net(width, checkpointed=bool(checkpointed))
+        optimizer = torch.optim.Adam(net.parameters())
+        while True:
+            [batch] = draw_parts(texts, length, 1, torch.device("cpu"))
+            find_loss(net, *batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            yield
+
+    measure_process(train(16), 0)  # loads what PyTorch needs
+    fixed = 12 * sum(p.numel() for p in Net(width).parameters()) / 1e6
+    print(measure_process(train(width), fixed))
 
 
 # Tables
@@ -204,3 +233,7 @@ def print_rows(names: list[str], rows: list[list[str | float]], form: str) -> No
         first, *others = zip(line, widths, strict=True)
         shown = [first[0].ljust(first[1])]
         print("  ".join(shown + [text.rjust(width) for text, width in others]))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

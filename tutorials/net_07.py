@@ -65,7 +65,8 @@ def draw_parts(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Draw random texts; return inputs and targets of each part of the batch.
 
-    Uneven texts end early, the first ones earliest: their last targets are -100, which `cross_entropy` skips.
+    Uneven texts end early, the first ones earliest: their last targets are -100, which
+    `cross_entropy` skips.
     """
     drawn = torch.randint(256, (texts, length + 1), device=device)
     inputs, targets = drawn[:, :-1], drawn[:, 1:].clone()
