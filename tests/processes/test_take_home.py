@@ -227,3 +227,12 @@ def test_the_finder_of_chapter_06_names_a_size_that_it_has_tried(tmp_path):
     assert all(int(rate.replace(",", "")) > 0 for _, rate in tried)
     enough = int(re.search(r"^enough: (\d+)$", done.stdout, re.M)[1])
     assert enough in sizes
+
+
+def test_the_script_of_chapter_07_needs_less_in_parts_and_checkpointed(tmp_path):
+    peaks = {}
+    for options in (("--parts=1",), ("--parts=4", "--checkpoint")):
+        done = run("07_fit_in_memory", tmp_path, *options, "--steps", 4)
+        assert done.returncode == 0, done.stderr
+        peaks[options[0]] = float(re.search(r"at most (\d+) MB", done.stdout)[1])
+    assert 0 < peaks["--parts=4"] < peaks["--parts=1"]
