@@ -8,8 +8,8 @@ from memory_07 import KINDS, Watcher
 from kit.figures import kit_look, show
 
 
-def draw_step(watcher: Watcher, predicted: float) -> None:
-    """Show the bytes of each kind over a step; `predicted` is in megabytes."""
+def draw_step(watcher: Watcher, predicted: float) -> Figure:
+    """Draw the bytes of each kind over a step; `predicted` is in megabytes."""
     peak = watcher.peak()
     share = peak["activations"] / peak["all"]
     title = f"At the peak, {share:.0%} are activations"
@@ -25,5 +25,6 @@ def draw_step(watcher: Watcher, predicted: float) -> None:
         axes.set_ylabel("megabytes of tensors")
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
     parts = ", ".join(f"{kind} {peak[kind]:.1f}" for kind in KINDS)
-    show(axes, f"{title}. Bands of memory over a step; megabytes at the peak: {parts}")
     print(f"peak: predicted {predicted:.0f} MB, all tensors {peak['all']:.0f} MB")
+    alt = f"{title}. Bands of memory over a step; megabytes at the peak: {parts}"
+    return show(axes, alt)
