@@ -58,7 +58,7 @@ def draw_losses(curves: Mapping[str, Sequence[float]], size: int) -> Figure:
         lines[name] = (seen, losses, None, None, "measured")
         ends[name] = sum(losses[-4:]) / 4
     best = min(ends, key=lambda name: ends[name])
-    title = f"After {seen[-1]:,} images, {best} has the lowest loss: {ends[best]:.2f}"
+    title = f"In the last four steps, {best} has the lowest mean loss: {ends[best]:.2f}"
     names = {"xlabel": "images seen", "ylabel": "training loss"}
     return draw_lines(lines, title=title, **names)
 
@@ -80,11 +80,9 @@ def draw_target(
         "formula": (curve, formula, None, None, "predicted"),
     }
     low, high = race.best
-    title = (
-        f"By both lines, a batch of {low:.0f} to {high:.0f} reaches the target first"
-    )
+    title = f"By the formula, a batch of {low:.0f} to {high:.0f} is at the target first"
     if round(low) == round(high):
-        title = f"By both lines, a batch of {low:.0f} reaches the target first"
+        title = f"By the formula, a batch of {low:.0f} is at the target first"
     names = {"xlabel": "images in a batch", "ylabel": "seconds to the target"}
     figure = draw_lines(lines, title=title, logx=True, **names)
     axes = figure.axes[0]
@@ -114,7 +112,7 @@ def draw_waves(rows: Sequence[int], waves: Sequence[int], title: str) -> Figure:
 def _spread(low: float, high: float) -> list[float]:
     """Return sizes between two, each larger by the same factor."""
     factor = (high / low) ** (1 / 60)
-    return [low * factor**place for place in range(61)]
+    return [round(low * factor**place, 1) for place in range(61)]
 
 
 def _set_ticks(axes: object, sizes: Sequence[int]) -> None:

@@ -48,12 +48,13 @@ while batch_size <= arguments.most:
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
         train(batch_size, steps=2)  # the first makes the optimizer's state
-        seconds = min(train(batch_size, arguments.steps) for _ in range(3))
+        seconds = min(train(batch_size, arguments.steps) for _ in range(10))
     except torch.OutOfMemoryError:
         break
     before, rate = rate, arguments.steps * batch_size / seconds
     peak = torch.cuda.max_memory_reserved()  # 0 without a GPU
-    print(f"{batch_size:5} images: {rate:8,.0f} a second, {peak / 1e9:.2f} GB of a GPU")
+    used = f", {peak / 1e9:.2f} GB" if on_gpu else ""
+    print(f"{batch_size:5} images: {rate:8,.0f} a second{used}")
     if rate < 1.05 * before or peak > 0.9 * free:
         break  # twice the batch gains less than 5 %, or less than a tenth stays free
     enough, batch_size = batch_size, 2 * batch_size
