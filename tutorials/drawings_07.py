@@ -12,7 +12,7 @@ def draw_step(watcher: Watcher, predicted: float) -> Figure:
     """Draw the bytes of each kind over a step; `predicted` is in megabytes."""
     peak = watcher.peak()
     share = peak["activations"] / peak["all"]
-    title = f"At the peak, {share:.0%} are activations"
+    title = f"At the peak, {share:.0%} is activations"
     bands = []
     for kind in zip(*watcher.rows, strict=True):
         bands.append([size / 1e6 for size in kind])
