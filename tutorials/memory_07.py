@@ -171,14 +171,14 @@ def give_back() -> None:
         library.malloc_trim(0)
 
 
-def measure_fresh_process(*arguments: int, at_once: bool) -> float:
-    """Measure a step in a process of its own, which may give freed memory back at once.
+def measure_fresh_process(*arguments: int) -> float:
+    """Measure a step in a process of its own, which gives freed memory back at once.
 
     `arguments` are width, texts, length, and 1 for checkpointing.
     """
     limit = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     command = [sys.executable, __file__, *map(str, arguments)]
-    environment = {**os.environ, **(limit if at_once else {})}
+    environment = {**os.environ, **limit}
     run = subprocess.run(
         command, capture_output=True, text=True, check=True, env=environment
     )

@@ -71,7 +71,7 @@ if __name__ == "__main__":
         generator=torch.Generator().manual_seed(0),  # the order and workers' seeds
         num_workers=workers,  # try 2, 4 … up to the cores; more if photos are far
         persistent_workers=workers > 0,  # no new start in each epoch
-        prefetch_factor=2 if workers else None,  # more if batches take unequally long
+        prefetch_factor=2 if workers else None,  # more if some batches take longer
         pin_memory=device == "cuda",  # by a thread, so that non_blocking can work
         timeout=120 if workers else 0,  # an error in place of a hang
     )
