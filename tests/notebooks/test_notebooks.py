@@ -127,7 +127,8 @@ def test_a_stored_picture_shows_what_was_recorded_and_predicted(path):
         alt = plot.draw().figure.alt
         if find_numbers(alt) not in stored:
             missing.append(alt)
-    assert plots
+    draws = any(".plot(" in cell.source for cell in book.cells)
+    assert plots or not draws
     assert missing == []
 
 
