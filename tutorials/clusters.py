@@ -1,16 +1,15 @@
 """Two machines in one: network namespaces that chapter 17 trains in, and faults.
 
 The chapter shows what to build. This module keeps it alive, starts programs in it, ends
-them, and reads what a training has noted. Where namespaces are not to be had, the two
-"machines" are two groups of processes that meet on loopback.
+them, and reads what a training has logged. Where namespaces are not to be had, the two
+"machines" are two groups of processes that meet on loopback, and `links.py` delays
+what they send.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
-import json
 import os
 import re
 import signal
@@ -22,19 +21,25 @@ import threading
 import time
 from pathlib import Path
 
-import ipywidgets as widgets
+import pandas as pd
 import psutil
+from drawings_17 import draw_run
 
 import kit
-from kit.figures import draw_lines, to_html
+from kit.figures import to_html
+from kit.mode import is_static
 
 #: How a program enters a machine: as the keeper's user, then in the machine's network.
 ENTER = "nsenter -t {0} -U -m -w --preserve-credentials"
 ENTER += " --net=/proc/{0}/root/run/netns/{1}"
-#: What torchrun is told on each machine.
+#: What torchrun is given on each machine.
 OPTIONS = """--nnodes={nodes} --nproc-per-node=1 --max-restarts=3
 --rdzv-backend=c10d --rdzv-id=letters --rdzv-endpoint={endpoint}
 --rdzv-conf=is_host={is_host},last_call_timeout=3 --local-addr={address}"""
+#: What the chapter trains, with a folder and a number of steps.
+SCRIPT = """take_home/17_train_resumable.py --folder={folder} --steps={steps}
+--save-every=20 --log-every=1 --timeout=5"""
+STEP = re.compile(r"^([\d.]+) step (\d+) loss ([\d.]+) ranks (\d+)$", re.M)
 
 
 class Cluster:
@@ -53,27 +58,37 @@ class Cluster:
             names, pid = ("one", "two"), self.keeper.pid
             self.doors = [ENTER.format(pid, name).split() for name in names]
             self.addresses, self.interface = ["10.0.0.1", "10.0.0.2"], "eth0"
+            self.has_link = True
         else:
             self.kind = "two groups of processes on loopback (no namespaces here)"
             self.doors, self.addresses = [[], []], 2 * ["127.0.0.1"]
             self.interface = "lo" if sys.platform == "linux" else "lo0"
+            self.has_link = False
 
     def find_endpoint(self):
         """Return an address of the first machine with a port that is free."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             return f"{self.addresses[0]}:{server.getsockname()[1]}"
 
-    def torchrun(self, machine, *words, log):
-        """Start torchrun on a machine; what is said goes into a file."""
+    def start(self, machine, *words, variables=(), **streams):
+        """Start Python on a machine, on the CPU even where there is a GPU."""
         environment = os.environ | {"CLUSTER": f"{self.token}-{machine}"}
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+        environment["OMP_NUM_THREADS"] = "1"
         environment["GLOO_SOCKET_IFNAME"] = self.interface
         environment["TORCH_CPP_LOG_LEVEL"] = "ERROR"
+        environment |= dict(variables)
+        program = [*self.doors[machine], sys.executable, *words]
+        return subprocess.Popen(program, env=environment, **streams)
+
+    def torchrun(self, machine, *words, log):
+        """Start torchrun on a machine; what it prints goes into a file."""
         # Else a machine that comes later never learns where the others meet.
-        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        agent = [*self.doors[machine], sys.executable, "-m", "torch.distributed.run"]
+        variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        agent = ["-m", "torch.distributed.run", *words]
         with open(log, "a") as out:
             streams = {"stdout": out, "stderr": out}
-            return subprocess.Popen([*agent, *words], env=environment, **streams)
+            return self.start(machine, *agent, variables=variables, **streams)
 
     def run(self, *words):
         """Run torchrun on the first machine to its end; a quick run does not."""
@@ -82,18 +97,13 @@ class Cluster:
             self.kill(0)
 
     def preflight(self):
-        """Return what preflight.py says of both machines; nothing in a quick run."""
+        """Return what 17_preflight.py prints on both machines; nothing if quick."""
         if kit.quick:
             return ""
-        training = Training(self, 0, nodes="2", script="scripts/preflight.py {}")
+        script = "take_home/17_preflight.py --folder={folder}"
+        training = Training(self, 0, nodes="2", script=script)
         training.agents[0].wait(timeout=120)
         return training.read_log(0)
-
-    def count_received(self, machine):
-        """Return how many bytes a machine has received, as Linux counts them."""
-        words = [*self.doors[machine], "cat", "/proc/net/dev"]
-        table = subprocess.check_output(words, text=True)
-        return int(table.partition(f"{self.interface}:")[2].split()[0])
 
     def find(self, machine):
         """Return the processes of a machine: those that have its mark."""
@@ -128,16 +138,60 @@ class Cluster:
             self.keeper.communicate("\n")
 
 
-class Training:
-    """A script that trains on both machines of a cluster, in a folder of its own."""
+class Pair:
+    """A process on each machine, which compute and send when they are asked to.
 
-    def __init__(self, cluster, steps, nodes="1:2", script="letters_train.py {} {}"):
-        """Start an agent on each machine; the script gets the folder and the steps."""
+    A processor that computes for both machines would tell little about two of them. So
+    these processes sleep where a device would compute, and what they send is real.
+    """
+
+    def __init__(self, cluster):
+        """Start both. They find each other by four variables, without torchrun."""
+        address, _, port = cluster.find_endpoint().partition(":")
+        meet = {"MASTER_ADDR": address, "MASTER_PORT": port, "WORLD_SIZE": "2"}
+        if not cluster.has_link:
+            meet["SIMULATED_LINK"] = "1"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.ranks = [
+            cluster.start(
+                rank, "sleeping_rank.py", variables=meet | {"RANK": str(rank)}, **pipes
+            )
+            for rank in (0, 1)
+        ]
+        self._wait()
+
+    def step(self, seconds, mbit):
+        """Sleep so long on both, then add up gradients over a link of so many Mbit/s."""
+        for rank in self.ranks:
+            rank.stdin.write(f"{seconds} {mbit}\n")
+            rank.stdin.flush()
+        self._wait()
+
+    def _wait(self):
+        for rank in self.ranks:
+            if not rank.stdout.readline():
+                raise RuntimeError("a rank has ended")
+
+    def close(self):
+        """End both."""
+        for rank in self.ranks:
+            rank.communicate()
+
+
+class Training:
+    """A script that trains on both machines of a cluster, and what befalls it.
+
+    `faults` has a dict for each fault, with times as `time.time()` returns them.
+    """
+
+    def __init__(self, cluster, steps, nodes="1:2", script=SCRIPT):
+        """Start an agent on each machine."""
         self.cluster = cluster
         self.steps = min(4, steps) if kit.quick else steps
+        self.faults = []
         self._kept = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self.folder = Path(self._kept.name)
-        self.script = script.format(self.folder, self.steps)
+        self.script = script.format(folder=self.folder, steps=self.steps)
         self.meeting = {"nodes": nodes, "endpoint": cluster.find_endpoint()}
         self.agents = [self.begin(0), self.begin(1)]
 
@@ -148,114 +202,162 @@ class Training:
         log = self.folder / f"machine-{machine}.log"
         return self.cluster.torchrun(machine, *words, log=log)
 
-    def read(self):
-        """Return what was noted: a dict for each step that was made."""
-        path = self.folder / "journal.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("}")]
-
     def read_log(self, machine):
-        """Return what was said on a machine."""
-        return (self.folder / f"machine-{machine}.log").read_text()
+        """Return what was printed on a machine."""
+        path = self.folder / f"machine-{machine}.log"
+        return path.read_text() if path.exists() else ""
+
+    def read(self):
+        """Return what was logged: a dict for each step that was made, by time."""
+        found = STEP.findall(self.read_log(0) + self.read_log(1))
+        rows = [
+            {"time": float(t), "step": int(step), "loss": loss, "ranks": int(ranks)}
+            for t, step, loss, ranks in found
+        ]
+        return sorted(rows, key=lambda row: row["time"])
 
     def wait_until(self, seen, seconds=120):
-        """Wait until what was noted is as wanted."""
+        """Wait until what was logged is as wanted; return it."""
         end = time.monotonic() + seconds
-        while not seen(self.read()):
-            if time.monotonic() > end or all(agent.poll() for agent in self.agents):
+        while not seen(rows := self.read()):
+            ended = all(agent.poll() is not None for agent in self.agents)
+            if time.monotonic() > end or ended:
                 self.cluster.kill_all()
-                said = "\n".join(self.read_log(machine)[-2000:] for machine in (0, 1))
-                raise TimeoutError(f"the training does not go on\n{said}")
+                logs = "\n".join(self.read_log(machine)[-2000:] for machine in (0, 1))
+                raise TimeoutError(f"the training does not go on\n{logs}")
             time.sleep(0.02)
+        return rows
 
     def wait_for(self, step):
-        """Wait until this step was made; return the training."""
+        """Wait until this step was made."""
+        step = min(step, self.steps - 1)
         self.wait_until(lambda rows: any(row["step"] >= step for row in rows))
-        return self
-
-    def ask(self, machine):
-        """Return where the worker of a machine is: the line of its last call."""
-        self.cluster.find_worker(machine).send_signal(signal.SIGUSR1)
-        time.sleep(0.5)
-        stack = self.read_log(machine).partition("call first):")[2]
-        name, number = re.search(r'(\w+\.py)", line (\d+)', stack).groups()
-        line = Path(name).read_text().splitlines()[int(number) - 1].strip()
-        return f"{name}, line {number}: {line}"
 
     def finish(self):
-        """Wait for the last step, end all, and return what was noted."""
+        """Wait for the last step, end all, and return what was logged."""
         self.wait_for(self.steps - 1)
         self.cluster.kill_all()
         return self.read()
 
+    # Faults
 
-def find_gaps(rows):
-    """Return for each restart: seconds without a step, steps lost, ranks after it."""
-    return [
-        (row["time"] - last["time"], last["step"] + 1 - row["step"], row["ranks"])
-        for last, row in itertools.pairwise(rows)
-        if row["pid"] != last["pid"]
-    ]
-
-
-def tell(what, rows):
-    """Print the restarts, and draw the losses."""
-    for seconds, lost, ranks in find_gaps(rows):
-        print(
-            f"{seconds:.1f} s without a step, {lost} steps made again, ranks: {ranks}"
+    def kill_process(self, machine):
+        """End the worker of a machine at once."""
+        self._suffer(
+            "a process is killed", lambda: self.cluster.find_worker(machine).kill()
         )
-    return draw_losses(what, rows)
+
+    def stop_process(self, machine):
+        """Let the worker of a machine stand still until another one gives up."""
+        worker = self.cluster.find_worker(machine)
+        # A process that is stopped does not even end when torchrun asks it to.
+        self._suffer("a process hangs", worker.suspend, worker.resume)
+
+    def lose_machine(self, machine):
+        """End all that runs on a machine, as if its power went."""
+        self._suffer("a machine is lost", lambda: self.cluster.kill(machine))
+
+    def return_machine(self, machine):
+        """Start the agent of a machine that was lost."""
+        self._suffer("it comes back", lambda: self.begin(machine))
+
+    def _suffer(self, what, harm, heal=lambda: None):
+        """Do harm, and wait until the training goes on; a quick run does neither."""
+        if kit.quick:
+            return
+        survivor = self.cluster.find_worker(0)
+        last = self.read()[-1]["step"]
+        fault = {"what": what, "harmed": time.time()}
+        harm()
+        psutil.wait_procs([survivor], timeout=60)
+        fault["noticed"] = time.time()
+        heal()
+        rows = self.wait_until(lambda rows: rows[-1]["time"] > fault["noticed"])
+        fault["started"] = self.cluster.find_worker(0).create_time()
+        logs = self.read_log(0) + self.read_log(1)
+        imports = re.findall(r"^([\d.]+) imports done$", logs, re.M)
+        fault["imported"] = max(map(float, imports))
+        first = next(row for row in rows if row["time"] > fault["noticed"])
+        fault["again"] = first["time"]
+        fault["steps made again"] = last + 1 - first["step"]
+        fault["ranks"] = first["ranks"]
+        self.faults.append(fault)
+
+    # What came of it
+
+    def draw(self):
+        """Draw the step over time, with the faults."""
+        return draw_run(self.read(), self.faults)
+
+    def table(self):
+        """Return a table: the seconds of each fault, and the steps made again."""
+        parts = {"noticing": ("harmed", "noticed"), "agents": ("noticed", "started")}
+        parts |= {"imports": ("started", "imported"), "the rest": ("imported", "again")}
+        table = pd.DataFrame(self.faults, columns=_COLUMNS).set_index("what")
+        for name, (begin, end) in parts.items():
+            table[name] = (table[end] - table[begin]).round(1)
+        table["seconds in all"] = (table["again"] - table["harmed"]).round(1)
+        return table[["seconds in all", *parts, "steps made again", "ranks"]]
 
 
-def draw_losses(what, rows):
-    """Draw the loss over time, one line for each life of rank 0."""
-    series = {}
-    for row in rows:
-        name = f"ranks: {row['ranks']}, process {row['pid']}"
-        line = series.setdefault(name, ([], [], None, None, "measured"))
-        line[0].append(row["time"] - rows[0]["time"])
-        line[1].append(row["loss"])
-    gaps = find_gaps(rows)
-    seconds, lost = sum(gap[0] for gap in gaps), sum(gap[1] for gap in gaps)
-    title = f"{what}: {lost} steps made again, {seconds:.0f} s without a step"
-    return draw_lines(series, title=title, xlabel="seconds", ylabel="loss")
+_COLUMNS = ["what", "harmed", "noticed", "started", "imported", "again"]
+_COLUMNS += ["steps made again", "ranks"]
 
 
-class Buttons(widgets.VBox):
-    """Buttons that train on both machines and do harm; the loss is drawn meanwhile."""
+class Buttons:
+    """Buttons that train on both machines and do harm; the steps are drawn meanwhile.
 
-    def __init__(self, cluster, steps=300):
-        """Make them; nothing runs before one is pressed."""
+    In a stored notebook, where buttons do nothing, it is a picture of another training.
+    """
+
+    def __init__(self, cluster, earlier, steps=3000):
+        """Nothing runs before a button is pressed."""
         self.cluster = cluster
+        self.earlier = earlier
         self.steps = steps
         self.training = None
+        self.picture = None
+
+    def _ipython_display_(self):
+        from IPython.display import display
+
+        display(self.earlier.draw() if is_static() else self._build())
+
+    def _build(self):
+        import ipywidgets as widgets
+
         self.picture = widgets.HTML()
         actions = {
             "Train": self.train,
-            "Lose machine two": lambda: cluster.kill(1),
-            "Kill a process": lambda: cluster.find_worker(1).kill(),
-            "Bring it back": lambda: self.training.begin(1),
+            "Kill a process": lambda: self.training.kill_process(1),
+            "Let it hang": lambda: self.training.stop_process(1),
+            "Lose machine two": lambda: self.training.lose_machine(1),
+            "Bring it back": lambda: self.training.return_machine(1),
         }
-        self.buttons = []
+        buttons = []
         for word, act in actions.items():
             button = widgets.Button(description=word, disabled=word != "Train")
-            button.on_click(lambda _, act=act: act())
-            self.buttons.append(button)
-        super().__init__([widgets.HBox(self.buttons), self.picture])
+            button.on_click(lambda _, act=act: self._press(act))
+            buttons.append(button)
+        self.buttons = buttons
+        return widgets.VBox([widgets.HBox(buttons), self.picture])
+
+    def _press(self, act):
+        """Do it on a thread, since harm waits until the training goes on."""
+        threading.Thread(target=self._act, args=[act], daemon=True).start()
+
+    def _act(self, act):
+        with contextlib.suppress(TimeoutError, AttributeError, IndexError):
+            act()
 
     def train(self):
         """Begin anew on both machines, and draw until the last step."""
         self.cluster.kill_all()
-        self.training = Training(self.cluster, self.steps)
+        training = self.training = Training(self.cluster, self.steps)
         for button in self.buttons:
             button.disabled = False
-        threading.Thread(target=self.watch, args=[self.training], daemon=True).start()
-
-    def watch(self, training):
-        """Draw what was noted, until a training ends or another one begins."""
         while training is self.training and training.agents[0].poll() is None:
             time.sleep(1)
-            rows = training.read()
-            if rows:
-                figure = draw_losses("So far", rows)
+            if training.read():
+                figure = training.draw()
                 self.picture.value = to_html(figure, figure.alt)
