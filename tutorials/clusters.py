@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -161,7 +160,7 @@ class Pair:
         self._wait()
 
     def step(self, seconds, mbit):
-        """Sleep so long on both, then add up gradients over a link of so many Mbit/s."""
+        """Sleep so long on both, then add up gradients over so many Mbit/s."""
         for rank in self.ranks:
             rank.stdin.write(f"{seconds} {mbit}\n")
             rank.stdin.flush()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +60,9 @@ def draw_run(rows: Rows, faults: Rows) -> Figure:
     begin = rows[0]["time"]
     end = rows[-1]["time"] - begin
     idle = sum(fault["again"] - fault["harmed"] for fault in faults)
-    title = f"Of {end:.0f} seconds, {idle:.0f} passed without a new step"
+    title = f"{idle:.0f} of {end:.0f} seconds pass between a fault and the next step"
+    if not faults:
+        title = f"{len(rows)} steps without a fault"
     figure = new_figure(title, 3.6)
     axes = figure.subplots()
     lives = split_at(rows, [fault["noticed"] for fault in faults])
@@ -108,5 +112,29 @@ def split_at(rows: Rows, times: Sequence[float]) -> list[list[Any]]:
     edges = [float("-inf"), *times, float("inf")]
     return [
         [row for row in rows if low < row["time"] <= high]
-        for low, high in zip(edges, edges[1:], strict=False)
+        for low, high in itertools.pairwise(edges)
     ]
+
+
+def draw_young(
+    simulate: Callable[[float], float], *, save: float, between: float
+) -> Figure:
+    """Draw the lost share over the seconds between saves, simulated and by formula."""
+    best = math.sqrt(2 * save * between)
+    times = [best * 2**n for n in range(-4, 5)]
+    simulated = [100 * simulate(time) for time in times]
+    formula = [100 * (save / time + time / (2 * between)) for time in times]
+    minutes = [round(time / 60, 1) for time in times]
+    lost = simulated[times.index(best)]
+    series = {
+        "simulated": (minutes, simulated, None, None, "measured"),
+        "predicted, simulated": (minutes, formula, None, None, "predicted"),
+        "Young's time": ([round(best / 60, 1)], [lost], None, None, "recorded"),
+    }
+    return draw_lines(
+        series,
+        title=f"At Young's time of {best / 60:.0f} minutes, {lost:.0f} % is lost",
+        xlabel="minutes between saves",
+        ylabel="lost, %",
+        logx=True,
+    )
