@@ -9,8 +9,7 @@ import sys
 
 import nbformat
 import pytest
-from clusters import Cluster, Training, find_gaps
-from helpers import wait_until
+from clusters import Cluster, Training
 from project import TUTORIALS
 
 import kit
@@ -69,13 +68,6 @@ def test_the_fast_script_of_chapter_00_trains_as_the_slow_one(tmp_path, quick):
     assert len(losses[1]) == 2
 
 
-def test_preflight_shows_each_rank_and_the_link(tmp_path):
-    done = run(*TWO_PROCESSES, SCRIPTS / "preflight.py", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "float32 GFLOP/s" in done.stdout
-    assert "all-reduce of 1,000 bytes" in done.stdout
-
-
 def test_the_sweep_of_chapter_14_trains_by_every_method(tmp_path):
     into = tmp_path / "sweep.json"
     words = ["--rates", "0.1", "--into", into]
@@ -89,15 +81,24 @@ def list_methods(path):
 
 
 @pytest.mark.nightly
-def test_the_training_of_chapter_17_survives_a_killed_process_and_leaves_none():
+def test_the_training_of_chapter_17_survives_faults_and_leaves_no_process():
     cluster = Cluster((SCRIPTS / "two_machines.sh").read_text())
-    options = "--images=8192 --epochs=60 --batch-size=64 --save-every=20 --timeout=10"
-    script = f"{SCRIPTS}/train_ddp.py --folder={{}} {options}"
-    training = Training(cluster, 0, script=script).wait_for(70)
-    cluster.find_worker(1).kill()
-    wait_until(lambda: find_gaps(training.read()), 60)
+    training = Training(cluster, steps=60)
+    training.wait_for(25)
+    training.kill_process(1)
+    rows = training.finish()
     cluster.close()
     assert not cluster.find(0) + cluster.find(1)
+    assert {row["step"] for row in rows} == {*range(60)}
+    (fault,) = training.faults
+    assert fault["ranks"] == 2
+    assert 0 < fault["steps made again"] == len(rows) - 60
+    times = [
+        fault[key] for key in ("harmed", "noticed", "started", "imported", "again")
+    ]
+    assert times == sorted(times)
+    assert training.draw().alt
+    assert len(training.table()) == 1
 
 
 #: Every step meets errors of PyTorch, which looks for its place on the C stack.

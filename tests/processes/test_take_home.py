@@ -236,3 +236,48 @@ def test_the_script_of_chapter_07_needs_less_in_parts_and_checkpointed(tmp_path)
         assert done.returncode == 0, done.stderr
         peaks[options[0]] = float(re.search(r"at most (\d+) MB", done.stdout)[1])
     assert 0 < peaks["--parts=4"] < peaks["--parts=1"]
+
+
+def test_the_script_of_chapter_17_goes_on_with_the_next_step(tmp_path):
+    words = ["--folder=saved", "--save-every=4", "--log-every=1", "--steps=8"]
+    runs = []
+    for _ in range(2):
+        done = run("17_train_resumable", tmp_path, *words)
+        assert done.returncode == 0, done.stderr
+        runs.append(dict(re.findall(r"step (\d+) loss ([\d.]+) ranks 2", done.stdout)))
+        (tmp_path / "saved" / "step-00000008.pt").unlink()
+        (tmp_path / "saved" / "step-00000012.part").touch()  # a save that has died
+    whole, resumed = runs
+    assert [*whole] == [str(step) for step in range(8)]
+    assert [*resumed] == ["4", "5", "6", "7"]
+    assert resumed.items() <= whole.items()
+
+
+#: In place of Slurm's programs: two machines that are this one.
+SLURM = {"scontrol": "echo 127.0.0.1", "srun": '"$@" & first=$!; "$@" && wait $first'}
+
+
+def test_the_slurm_script_of_chapter_17_trains_on_two_machines(tmp_path):
+    for name, line in SLURM.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    home = TUTORIALS / "take_home"
+    job = (home / "17_train.sbatch").read_text()
+    job = job.replace("/shared", str(tmp_path)).replace(".py --f", ".py --steps=4 --f")
+    variables = os.environ | LOOPBACK | {"OMP_NUM_THREADS": "1"}
+    variables["PATH"] = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    variables["SLURM_JOB_ID"] = str(os.getpid())
+    variables |= {"SLURM_JOB_NODELIST": "here[1-2]", "SLURM_NNODES": "2"}
+    variables["SLURM_GPUS_ON_NODE"] = "1"
+    done = subprocess.run(
+        ["bash", "-e", "-c", job],
+        cwd=home,
+        env=variables,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"GFLOP/s: .* slowest rank \d", done.stdout)
+    assert done.stdout.count("each rank sends") == 3
+    assert re.search(r"step 0 loss [\d.]+ ranks 2", done.stdout)
+    assert (tmp_path / "letters" / "step-00000004.pt").exists()
