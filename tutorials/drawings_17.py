@@ -128,7 +128,7 @@ def draw_young(
     lost = simulated[times.index(best)]
     series = {
         "simulated": (minutes, simulated, None, None, "measured"),
-        "predicted, simulated": (minutes, formula, None, None, "predicted"),
+        "predicted": (minutes, formula, None, None, "predicted"),
         "Young's time": ([round(best / 60, 1)], [lost], None, None, "recorded"),
     }
     return draw_lines(
