@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from kit.figures import COLORS, draw_lines, format_number, kit_look
 from kit.figures.style import describe, new_figure
+from kit.figures.words import is_known
 
 #: The fraction of test images that are right after each epoch.
 TEN_EPOCHS = {
@@ -30,31 +31,39 @@ TEN_EPOCHS = {
 }
 
 
-@kit_look()
-def draw_pieces(one_rank: float, pieces: Mapping[str, float]) -> Figure:
-    """Draw a step of one rank, and one of two ranks in pieces, all in milliseconds.
+_POINTS = "offset points"
 
-    The first piece is what the step would be if it were halved.
-    """
-    total = sum(pieces.values())
-    half, *others = pieces.values()
-    largest = max(others)
-    name = next(name for name, ms in pieces.items() if ms == largest)
-    title = f"{total:.1f} ms instead of {half:.1f}: most of the rest is {name}"
+
+@kit_look()
+def draw_pieces(
+    one_rank: float, computing: float, exchange: float, waiting: float
+) -> Figure:
+    """Draw a step of one rank, and one of two ranks in pieces, all in milliseconds."""
+    half = one_rank / 2
+    rest = {
+        "slower computing": computing - half,
+        "exchange": exchange,
+        "waiting for the later rank": waiting,
+    }
+    total = half + sum(rest.values())
+    largest = max(rest, key=rest.__getitem__)
+    title = (
+        f"{total:.1f} ms instead of {half:.1f}: "
+        f"{rest[largest]:.1f} of the other {total - half:.1f} are {largest}"
+    )
     if total <= half:
-        title = f"{total:.1f} ms, no more than the half of {half:.1f}"
+        title = f"{total:.1f} ms: no more than half of {one_rank:.1f}"
     figure = new_figure(title, 2.1)
     axes = figure.subplots()
-    look = {"color": COLORS["measured"], "edgecolor": COLORS["card"]}
-    axes.barh(["one rank"], [one_rank], 0.6, **look)
+    edge = {"edgecolor": COLORS["card"]}
+    axes.barh(["one rank"], [one_rank], 0.6, color=COLORS["measured"], **edge)
     axes.annotate(f"{one_rank:.1f} ms", (one_rank, 0), (8, -4), textcoords=_POINTS)
     left = 0.0
-    looks = [look]
-    for color in ("predicted", "recorded", "baseline"):
-        looks.append({"color": COLORS[color], "edgecolor": COLORS["card"]})
-    for number, (piece, ms) in enumerate(pieces.items()):
-        label = f"{piece}: {ms:.1f}"
-        axes.barh(["two ranks"], [ms], 0.6, left, label=label, **looks[number])
+    colors = ["measured", "predicted", "recorded", "baseline"]
+    pieces = {"half of one rank's step": half, **rest}
+    for color, (piece, ms) in zip(colors, pieces.items(), strict=True):
+        look = {"color": COLORS[color], "label": f"{piece}: {ms:.1f}", **edge}
+        axes.barh(["two ranks"], [ms], 0.6, left, **look)
         left += ms
     axes.annotate(f"{total:.1f} ms", (total, 1), (8, -4), textcoords=_POINTS)
     axes.invert_yaxis()
@@ -64,9 +73,6 @@ def draw_pieces(one_rank: float, pieces: Mapping[str, float]) -> Figure:
     figure.legend(loc="outside lower center", ncols=2)
     told = [f"{piece}: {ms:.1f}" for piece, ms in pieces.items()]
     return describe(figure, title, f"One rank: {one_rank:.1f}", *told)
-
-
-_POINTS = "offset points"
 
 
 @kit_look()
@@ -88,7 +94,8 @@ def draw_gains(contests: Mapping[int, Any], pays_from: float) -> Figure:
         logx=True,
     )
     axes = figure.axes[0]
-    axes.set_ylim(0, max(2.2, 1.1 * max(points[0])))
+    known = [value for value in points[0] if is_known(value)]
+    axes.set_ylim(0, max([2.2, *(1.1 * value for value in known)]))
     axes.axhline(1, color=COLORS["ink"], linewidth=1.2)
     axes.axhline(2, color=COLORS["muted"], linewidth=1, linestyle=":")
     if sizes[0] / 2 < pays_from < 2 * sizes[-1]:
