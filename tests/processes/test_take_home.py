@@ -236,3 +236,15 @@ def test_the_script_of_chapter_07_needs_less_in_parts_and_checkpointed(tmp_path)
         assert done.returncode == 0, done.stderr
         peaks[options[0]] = float(re.search(r"at most (\d+) MB", done.stdout)[1])
     assert 0 < peaks["--parts=4"] < peaks["--parts=1"]
+
+
+def test_two_processes_of_chapter_11_learn_what_one_learns(tmp_path, monkeypatch):
+    losses = []
+    for processes in (1, 2):
+        launcher = [*TWO_PROCESSES[:-1], f"--nproc-per-node={processes}"]
+        monkeypatch.setitem(globals(), "TWO_PROCESSES", launcher)
+        done = run("11_data_parallel", tmp_path, "--steps", 20)
+        assert done.returncode == 0, done.stderr
+        found = re.search(rf"^{processes} ranks? .*: ([\d.]+)$", done.stdout, re.M)
+        losses.append(float(found[1]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
