@@ -114,7 +114,9 @@ def draw_gains(contests: Mapping[int, Any], pays_from: float) -> Figure:
 
 def _say_from_when(sizes: Sequence[int], ratios: Sequence[Any]) -> str:
     """Say between which sizes the second rank begins to pay."""
-    losing = [size for size, ratio in zip(sizes, ratios, strict=True) if ratio.value < 1]
+    losing = [
+        size for size, ratio in zip(sizes, ratios, strict=True) if ratio.value < 1
+    ]
     if not losing:
         return f"The second rank pays already with {sizes[0]} images"
     last = max(losing)

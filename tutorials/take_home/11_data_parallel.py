@@ -26,7 +26,7 @@ rank, n = dist.get_rank(), dist.get_world_size()
 torch.manual_seed(0)  # the same weights and the same batches on all ranks
 net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-for step in range(steps):
+for _ in range(steps):
     inputs = torch.randn(256, 64)  # put your own batch here
     targets = inputs.abs().mean(1, keepdim=True)
     mine = torch.arange(len(inputs)).tensor_split(n)[rank]
