@@ -156,7 +156,8 @@ def draw_differences(differences: Mapping[str, Sequence[float]]) -> Figure:
     lines = {}
     for name, values in differences.items():
         steps = range(1, len(values) + 1)
-        lines[name] = (steps, [max(v, 1e-9) for v in values], None, None, "measured")
+        drawn = [value or None for value in values]  # zero has no place on the axis
+        lines[name] = (steps, drawn, None, None, "measured")
     ranks, seeds = (sum(values) / len(values) for values in differences.values())
     title = (
         f"Two ranks change the loss by {format_number(ranks)} on average, "
@@ -164,6 +165,7 @@ def draw_differences(differences: Mapping[str, Sequence[float]]) -> Figure:
     )
     figure = draw_lines(lines, title=title, xlabel="step", ylabel="difference in loss")
     figure.axes[0].set_yscale("log")
+    figure.axes[0].yaxis.set_major_formatter("{x:g}")
     return figure
 
 
