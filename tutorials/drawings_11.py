@@ -36,23 +36,24 @@ _POINTS = "offset points"
 
 @kit_look()
 def draw_pieces(
-    one_rank: float, computing: float, exchange: float, waiting: float
+    one_rank: float, alone: float, computing: float, exchange: float, waiting: float
 ) -> Figure:
-    """Draw a step of one rank, and one of two ranks in pieces, all in milliseconds."""
+    """Draw a step of one rank, and one of two ranks in pieces, all in milliseconds.
+
+    `alone` is what half of the batch takes a rank if the other one rests.
+    """
     half = one_rank / 2
     rest = {
-        "slower computing": computing - half,
+        "slower beside the other": computing - alone,
         "exchange": exchange,
         "waiting for the later rank": waiting,
     }
-    total = half + sum(rest.values())
+    total = alone + sum(rest.values())
     largest = max(rest, key=rest.__getitem__)
     title = (
-        f"{total:.1f} ms instead of {half:.1f}: "
-        f"{rest[largest]:.1f} of the other {total - half:.1f} are {largest}"
+        f"{total:.1f} ms, and half of one rank's step is {half:.1f}: "
+        f"the largest loss, {rest[largest]:.1f}, is {largest}"
     )
-    if total <= half:
-        title = f"{total:.1f} ms: no more than half of {one_rank:.1f}"
     figure = new_figure(title, 2.1)
     axes = figure.subplots()
     edge = {"edgecolor": COLORS["card"]}
@@ -60,7 +61,7 @@ def draw_pieces(
     axes.annotate(f"{one_rank:.1f} ms", (one_rank, 0), (8, -4), textcoords=_POINTS)
     left = 0.0
     colors = ["measured", "predicted", "recorded", "baseline"]
-    pieces = {"half of one rank's step": half, **rest}
+    pieces = {"half of the batch, alone": alone, **rest}
     for color, (piece, ms) in zip(colors, pieces.items(), strict=True):
         look = {"color": COLORS[color], "label": f"{piece}: {ms:.1f}", **edge}
         axes.barh(["two ranks"], [ms], 0.6, left, **look)
