@@ -7,6 +7,7 @@ AVX-512, on 27 November 2026: LeNet from weights of standard deviation 0.01, bat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,56 +41,86 @@ def draw_pieces(
 ) -> Figure:
     """Draw a step of one rank, and one of two ranks in pieces, all in milliseconds.
 
-    `alone` is what half of the batch takes a rank if the other one rests.
+    `alone` is what half of the batch takes a rank if the other one rests. What is below
+    zero shortens the first piece, and its label says so.
     """
     half = one_rank / 2
-    rest = {
-        "slower beside the other": computing - alone,
+    total = computing + exchange + waiting
+    losses = {
+        "costs that do not halve with the batch": alone - half,
+        "slower beside the other rank": computing - alone,
         "exchange": exchange,
         "waiting for the later rank": waiting,
     }
-    total = alone + sum(rest.values())
-    largest = max(rest, key=rest.__getitem__)
-    title = (
-        f"{total:.1f} ms, and half of one rank's step is {half:.1f}: "
-        f"the largest loss, {rest[largest]:.1f}, is {largest}"
-    )
-    figure = new_figure(title, 2.1)
+    gained = {
+        "since half of a batch takes less than half of the time": half - alone,
+        "since a rank is faster beside the other": alone - computing,
+    }
+    losses = {name: ms for name, ms in losses.items() if ms > 0}
+    gained = {name: ms for name, ms in gained.items() if ms > 0}
+    first = f"half of one rank's step: {half:.1f}"
+    for name, ms in gained.items():
+        first += f",\n{ms:.1f} less {name}"
+    title = _say_what_is_missing(half, total, losses)
+    figure = new_figure(title, 2.6)
     axes = figure.subplots()
     edge = {"edgecolor": COLORS["card"]}
     axes.barh(["one rank"], [one_rank], 0.6, color=COLORS["measured"], **edge)
     axes.annotate(f"{one_rank:.1f} ms", (one_rank, 0), (8, -4), textcoords=_POINTS)
+    pieces = {first: half - sum(gained.values())}
+    for name, ms in losses.items():
+        pieces[f"+ {ms:.1f}, {name}"] = ms
+    colors = ["measured", *(_LOSSES[name][1] for name in losses)]
     left = 0.0
-    colors = ["measured", "predicted", "recorded", "baseline"]
-    pieces = {"half of the batch, alone": alone, **rest}
-    for color, (piece, ms) in zip(colors, pieces.items(), strict=True):
-        look = {"color": COLORS[color], "label": f"{piece}: {ms:.1f}", **edge}
+    for color, (label, ms) in zip(colors, pieces.items(), strict=True):
+        look = {"color": COLORS[color], "label": label, **edge}
         axes.barh(["two ranks"], [ms], 0.6, left, **look)
         left += ms
-    axes.annotate(f"{total:.1f} ms", (total, 1), (8, -4), textcoords=_POINTS)
+    axes.annotate(f"{total:.1f} ms", (max(total, half), 1), (8, -4), textcoords=_POINTS)
+    axes.axvline(half, color=COLORS["ink"], linewidth=1.2, linestyle=":")
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("ms per step")
-    figure.legend(loc="outside lower center", ncols=2)
-    told = [f"{piece}: {ms:.1f}" for piece, ms in pieces.items()]
-    return describe(figure, title, f"One rank: {one_rank:.1f}", *told)
+    axes.set_xlabel("ms per step; dotted: half of one rank's step")
+    figure.legend(loc="outside lower center", ncols=1)
+    labels = [label.replace("\n", " ") for label in pieces]
+    return describe(figure, title, f"One rank: {one_rank:.1f} ms", *labels)
+
+
+def _say_what_is_missing(half: float, total: float, losses: Mapping[str, float]) -> str:
+    """Say how far a step of two ranks is from half of a step, and what costs most."""
+    largest = max(losses, key=losses.__getitem__)
+    costs = f"the largest loss is {_LOSSES[largest][0]}, {losses[largest]:.1f} ms"
+    if total <= half:
+        return f"Two ranks take no more than half the time; {costs}"
+    return f"Two ranks take {total - half:.1f} ms more than half the time; {costs}"
+
+
+# What each loss is called in the title, and its color.
+_LOSSES = {
+    "costs that do not halve with the batch": ("costs that do not halve", "muted"),
+    "slower beside the other rank": ("slower computing", "predicted"),
+    "exchange": ("the exchange", "recorded"),
+    "waiting for the later rank": ("waiting", "baseline"),
+}
 
 
 @kit_look()
-def draw_gains(contests: Mapping[int, Any], pays_from: float) -> Figure:
+def draw_gains(contests: Mapping[int, Any], estimates: Sequence[float]) -> Figure:
     """Draw how many times as fast two ranks are as one, by the size of the batch.
 
-    `contests` are comparisons, and `pays_from` is the batch from which the second rank
-    should pay.
+    `contests` are comparisons. From a batch between the two `estimates` on the second
+    rank should pay; what is not positive stands for a batch that no size reaches.
     """
     sizes = list(contests)
     ratios = [contest.ratio for contest in contests.values()]
     points = [[ratio.value for ratio in ratios]]
     points += [[ratio.low for ratio in ratios], [ratio.high for ratio in ratios]]
+    low, high = (value if value > 0 else math.inf for value in estimates)
+    low, high = min(low, high), max(low, high)
     figure = draw_lines(
         {"2 ranks": (sizes, *points, "measured")},
-        title=f"{_say_from_when(sizes, ratios)}; computed: {_round(pays_from)}",
+        title=f"{_say_from_when(sizes, ratios)}; estimated: {_round(low, high)}",
         xlabel="images in the whole batch",
         ylabel="times as fast as one rank",
         logx=True,
@@ -99,36 +130,40 @@ def draw_gains(contests: Mapping[int, Any], pays_from: float) -> Figure:
     axes.set_ylim(0, max([2.2, *(1.1 * value for value in known)]))
     axes.axhline(1, color=COLORS["ink"], linewidth=1.2)
     axes.axhline(2, color=COLORS["muted"], linewidth=1, linestyle=":")
-    if sizes[0] / 2 < pays_from < 2 * sizes[-1]:
-        look = {"color": COLORS["predicted"], "linestyle": "--", "linewidth": 2}
-        axes.axvline(pays_from, label="computed", **look)
-        axes.annotate(
-            "computed",
-            (pays_from, 0.1),
-            (6, 0),
-            textcoords=_POINTS,
-            color=COLORS["predicted"],
-        )
+    left, right = axes.get_xlim()
+    if left < high and low < right:
+        band = max(low, left), min(high, right)
+        axes.axvspan(*band, color=COLORS["predicted"], alpha=0.15, linewidth=0)
+        axes.set_xlim(left, right)
+        look = {"color": COLORS["predicted"], "textcoords": _POINTS}
+        axes.annotate("estimated", (band[0], 0.1), (6, 0), **look)
     axes.annotate("half the time", (sizes[0], 2), (0, 4), textcoords=_POINTS)
     return figure
 
 
 def _say_from_when(sizes: Sequence[int], ratios: Sequence[Any]) -> str:
-    """Say between which sizes the second rank begins to pay."""
-    losing = [
-        size for size, ratio in zip(sizes, ratios, strict=True) if ratio.value < 1
-    ]
-    if not losing:
+    """Say between which sizes the second rank begins to pay, as the intervals show."""
+    pairs = list(zip(sizes, ratios, strict=True))
+    losing = [size for size, ratio in pairs if ratio.high < 1]
+    not_winning = [size for size, ratio in pairs if not ratio.low > 1]
+    if not not_winning:
         return f"The second rank pays already with {sizes[0]} images"
+    winning = [size for size in sizes if size > max(not_winning)]
+    if not winning:
+        return f"With {sizes[-1]} images the second rank does not pay for sure"
+    if not losing:
+        return f"The second rank pays from at most {winning[0]} images on"
     last = max(losing)
-    later = [size for size in sizes if size > last]
-    if not later:
-        return f"With up to {last} images the second rank does not pay"
-    return f"The second rank begins to pay between {last} and {later[0]} images"
+    return f"Two ranks break even between {last} and {winning[0]} images"
 
 
-def _round(images: float) -> str:
-    return f"from {images:.0f}" if images > 0 else "never"
+def _round(low: float, high: float) -> str:
+    """Write a range of batches."""
+    if math.isinf(low):
+        return "never"
+    if math.isinf(high):
+        return f"{low:.0f} or more"
+    return f"{low:.0f} to {high:.0f}"
 
 
 @kit_look()
