@@ -45,6 +45,8 @@ def draw_pieces(
     zero shortens the first piece, and its label says so.
     """
     half = one_rank / 2
+    # What is both lost alone and won back beside the other is not shown.
+    alone = min(alone, max(half, computing))
     total = computing + exchange + waiting
     losses = {
         "costs that do not halve with the batch": alone - half,
