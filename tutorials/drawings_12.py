@@ -1,0 +1,43 @@
+"""The picture of chapter 12: how much of each GPU is left when there are more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from costs import LINKS, Link
+from matplotlib.figure import Figure
+
+from kit.figures import draw_lines
+
+#: Links between GPUs. 25 µs for slow Ethernet, and NVLink 4's latency for NVLink 3,
+#: are rough: what counts here is the bandwidth.
+BETWEEN_GPUS = {
+    "Ethernet, 10 Gbit/s": Link(25e-6, 10e9 / 8),
+    "Ethernet, 100 Gbit/s": LINKS["Ethernet, 100 Gbit/s"],
+    "NVLink 3": Link(2e-6, 300e9),
+}
+#: ResNet-50 on eight A100 of 80 GB: the speed of eight over that of one, published.
+#: https://github.com/NVIDIA/DeepLearningExamples, resnet50v1.5, PyTorch 21.03.
+RESNET_ON_EIGHT = {"mixed precision": 16621 / 2470, "TF32": 7248 / 938}
+#: Tokens per second and GPU, published: nanotron's Ultra-Scale Playbook, 2025.
+PLAYBOOK = {8: 40150, 16: 37610, 32: 35368, 64: 31112, 128: 26446, 256: 15700}
+
+
+def draw_efficiency(predict: Callable[[int, Link], float]) -> Figure:
+    """Draw the predicted efficiency over 1 to 64 GPUs, and two published points.
+
+    `predict` returns the efficiency of so many GPUs that are joined by a link.
+    """
+    numbers = [1, 2, 4, 8, 16, 32, 64]
+    lines = {}
+    for name, link in BETWEEN_GPUS.items():
+        shares = [100 * predict(n, link) for n in numbers]
+        lines[f"predicted, {name}"] = (numbers, shares, None, None, "predicted")
+    for name, speed_up in RESNET_ON_EIGHT.items():
+        point = ([8], [100 * speed_up / 8], None, None, "recorded")
+        lines[f"published, {name}"] = point
+    slow, *_, fast = (100 * predict(64, link) for link in BETWEEN_GPUS.values())
+    title = f"By the formula, 64 GPUs work at {slow:.0f} % to {fast:.0f} %"
+    return draw_lines(
+        lines, title=title, xlabel="GPUs", ylabel="efficiency, %", logx=True
+    )
