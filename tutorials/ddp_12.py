@@ -1,14 +1,22 @@
-"""What chapter 12 trains: a network of many small layers, and each rank's letters."""
+"""What chapter 12 trains, and what two of its versions do with the gradients.
+
+A version is a function of a network and a process group. It returns the network to
+call, and a function after which each gradient is the mean over all ranks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from kit.data import glyphs
+
+Version = tuple[nn.Module, Callable[[], None]]
 
 
 def make_net(blocks: int = 16, width: int = 256) -> nn.Sequential:
@@ -33,3 +41,41 @@ def batches(images: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     while True:
         chosen = torch.randint(len(letters), (images,), generator=generator)
         yield letters[chosen.tensor_split(dist.get_world_size())[dist.get_rank()]]
+
+
+def nothing() -> None:
+    """Do nothing: all is done when the backward pass returns."""
+
+
+def alone(net: nn.Module, group: dist.ProcessGroup) -> Version:
+    """Send nothing: each rank trains by itself."""
+    return net, nothing
+
+
+def buckets(net: nn.Module, group: dist.ProcessGroup) -> Version:
+    """Send gradients in buckets of about 1 MB while the backward pass computes."""
+    bucket: list[nn.Parameter] = []
+    under_way: list[tuple[Any, torch.Tensor, list[Any]]] = []
+
+    def send() -> None:
+        gradients = [parameter.grad for parameter in bucket]
+        flat = parameters_to_vector(gradients) / group.size()
+        handle = dist.all_reduce(flat, group=group, async_op=True)
+        under_way.append((handle, flat, gradients))
+        bucket.clear()
+
+    def collect(parameter: nn.Parameter) -> None:
+        bucket.append(parameter)
+        if sum(parameter.nbytes for parameter in bucket) >= 1_000_000:
+            send()
+
+    def finish() -> None:
+        send()  # what is left
+        for handle, flat, gradients in under_way:
+            handle.wait()
+            vector_to_parameters(flat, gradients)
+        under_way.clear()
+
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(collect)
+    return net, finish

@@ -1,10 +1,12 @@
-"""The picture of chapter 12: how much of each GPU is left when there are more."""
+"""The pictures of chapter 12: what overlap hides, and what more GPUs are worth."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from costs import LINKS, Link
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from kit.figures import draw_lines
@@ -21,6 +23,30 @@ BETWEEN_GPUS = {
 RESNET_ON_EIGHT = {"mixed precision": 16621 / 2470, "TF32": 7248 / 938}
 #: Tokens per second and GPU, published: nanotron's Ultra-Scale Playbook, 2025.
 PLAYBOOK = {8: 40150, 16: 37610, 32: 35368, 64: 31112, 128: 26446, 256: 15700}
+
+
+def draw_race(race: Any, cable: float, last: float, *, messages: int) -> Axes:
+    """Draw the versions' milliseconds per step, and the least that each can take.
+
+    `cable` is what the link takes for all gradients, one by one, `last` for those of
+    the first layer, both in seconds. Prints what waiting costs.
+    """
+    ms = {}
+    for trial in race.trials:
+        ms[trial.knobs["prepare"].__name__] = 1000 * trial.step_seconds
+    cable_ms = 1000 * cable
+    least = max(ms["alone"] + 1000 * last, cable_ms)
+    bounds = {"wait": ms["alone"] + cable_ms}
+    bounds |= dict.fromkeys(["overlap", "buckets", "ddp"], least)
+    added = ms["wait"] - ms["alone"]
+    hidden = ms["wait"] - ms["ddp"]
+    own = (added - cable_ms) / messages
+    print(f"Waiting adds {added:.0f} ms to a step. The cable takes {cable_ms:.0f} of them.")
+    print(f"The rest is {own:.2f} ms for each of {messages} messages.")
+    return race.plot(
+        predict=lambda prepare: bounds[prepare.__name__],
+        title=f"DDP hides {hidden:.0f} of the {added:.0f} ms that waiting adds",
+    )
 
 
 def draw_efficiency(predict: Callable[[int, Link], float]) -> Figure:
