@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from costs import LINKS, Link
@@ -25,24 +25,28 @@ RESNET_ON_EIGHT = {"mixed precision": 16621 / 2470, "TF32": 7248 / 938}
 PLAYBOOK = {8: 40150, 16: 37610, 32: 35368, 64: 31112, 128: 26446, 256: 15700}
 
 
-def draw_race(race: Any, cable: float, last: float, *, messages: int) -> Axes:
+def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
     """Draw the versions' milliseconds per step, and the least that each can take.
 
-    `cable` is what the link takes for all gradients, one by one, `last` for those of
-    the first layer, both in seconds. Prints what waiting costs.
+    `sizes` are the bytes of the gradients, the first layer's first. Prints what waiting
+    costs, and what of it the link takes.
     """
+    alpha, beta = link
+    carried = 1000 * sum(sizes) / beta
+    cable = carried + 1000 * 2 * alpha * len(sizes)
+    last = 1000 * (2 * alpha + sizes[0] / beta)
     ms = {}
     for trial in race.trials:
         ms[trial.knobs["prepare"].__name__] = 1000 * trial.step_seconds
-    cable_ms = 1000 * cable
-    least = max(ms["alone"] + 1000 * last, cable_ms)
-    bounds = {"wait": ms["alone"] + cable_ms}
+    least = max(ms["alone"] + last, carried)
+    bounds = {"wait": ms["alone"] + cable}
     bounds |= dict.fromkeys(["overlap", "buckets", "ddp"], least)
     added = ms["wait"] - ms["alone"]
     hidden = ms["wait"] - ms["ddp"]
-    own = (added - cable_ms) / messages
-    print(f"Waiting adds {added:.0f} ms to a step. The cable takes {cable_ms:.0f} of them.")
-    print(f"The rest is {own:.2f} ms for each of {messages} messages.")
+    own = (added - cable) / len(sizes)
+    print(f"α = {1e6 * alpha:.0f} µs, β = {beta / 1e6:.0f} MB/s")
+    print(f"Waiting adds {added:.0f} ms to a step: {cable:.0f} ms of the cable, and")
+    print(f"{own:.2f} ms more for each of {len(sizes)} messages.")
     return race.plot(
         predict=lambda prepare: bounds[prepare.__name__],
         title=f"DDP hides {hidden:.0f} of the {added:.0f} ms that waiting adds",
