@@ -40,7 +40,6 @@ training = TensorDataset(inputs[:8192], labels[:8192])
 net = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 
-# --- what DDP needs
 sampler = DistributedSampler(training, drop_last=True)  # a part for each rank
 loader = DataLoader(
     training, arguments.batch_size // ranks, sampler=sampler, drop_last=True
@@ -70,7 +69,6 @@ for epoch in range(first, arguments.epochs):
         part = arguments.checkpoint.with_suffix(".part")
         torch.save(saved | {"epoch": epoch}, part)
         part.replace(arguments.checkpoint)  # whole or not at all
-# ---
 
 net.eval()
 mine = slice(8192 + rank, None, ranks)  # each rank tests its part, without repeats
