@@ -20,7 +20,7 @@ BETWEEN_GPUS = {
 }
 #: ResNet-50 on eight A100 of 80 GB: the speed of eight over that of one, published.
 #: https://github.com/NVIDIA/DeepLearningExamples, resnet50v1.5, PyTorch 21.03.
-RESNET_ON_EIGHT = {"mixed precision": 16621 / 2470, "TF32": 7248 / 938}
+RESNET_ON_EIGHT = {"mixed precision": 6.72, "TF32": 7.72}
 #: Tokens per second and GPU, published: nanotron's Ultra-Scale Playbook, 2025.
 PLAYBOOK = {8: 40150, 16: 37610, 32: 35368, 64: 31112, 128: 26446, 256: 15700}
 
@@ -42,14 +42,14 @@ def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
     bounds = {"wait": ms["alone"] + cable}
     bounds |= dict.fromkeys(["overlap", "buckets", "ddp"], least)
     added = ms["wait"] - ms["alone"]
-    hidden = ms["wait"] - ms["ddp"]
+    saved = ms["wait"] - ms["ddp"]
     own = (added - cable) / len(sizes)
     print(f"α = {1e6 * alpha:.0f} µs, β = {beta / 1e6:.0f} MB/s")
     print(f"Waiting adds {added:.0f} ms to a step: {cable:.0f} ms of the cable, and")
     print(f"{own:.2f} ms more for each of {len(sizes)} messages.")
     return race.plot(
         predict=lambda prepare: bounds[prepare.__name__],
-        title=f"DDP hides {hidden:.0f} of the {added:.0f} ms that waiting adds",
+        title=f"DDP saves {saved:.0f} of the {added:.0f} ms that waiting adds",
     )
 
 

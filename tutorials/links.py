@@ -1,8 +1,8 @@
 """A link that this machine does not have: a process group that holds messages back.
 
-Chapters 12 and 14 train over it. A message goes through the world's own group, and is then
-held back for as long as the link would have carried it; so the link's time comes on
-top of the real exchange. The link carries one message after the other: an all-reduce
+Chapters 12 and 14 train over it. A message goes through the world's own group, and is
+then held back for as long as the link would have carried it; so the link's time comes
+on top of the real exchange. The link carries one message after the other: an all-reduce
 and an all-gather as a ring does, a broadcast as a tree does.
 """
 
