@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+from memory_07 import Watcher
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import kit
 from kit.tuning import Line, fit_line
@@ -42,52 +40,12 @@ def lenet(device: torch.device, norm: Any = nn.Identity) -> nn.Sequential:
     return net.to(device)
 
 
-class CountBytes(TorchDispatchMode):
-    """Count the bytes of all tensors that are made inside, on any device, even meta.
-
-    `peak` is the most at any time. What a library takes for itself does not count.
-
-    >>> with CountBytes() as count:
-    ...     x = torch.zeros(1000)
-    ...     y = x + 1
-    ...     del x
-    ...     z = y + 1
-    >>> count.peak
-    8000
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                self._add(tensor.untyped_storage())
-        return result
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        if storage in self._seen:
-            return
-        self._seen.add(storage)
-        self.now += storage.nbytes()
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._remove, storage.nbytes())
-
-    def _remove(self, size: int) -> None:
-        self.now -= size
-
-
 def count_peak(make_net: Any, shape: Sequence[int]) -> int:
     """Return the most bytes that training takes, of two steps that allocate nothing.
 
     The device is "meta", where tensors have shapes and no numbers.
     """
-    with torch.device("meta"), CountBytes() as count:
+    with torch.device("meta"), Watcher() as watcher:
         net = make_net()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
         images = torch.empty(shape)
@@ -96,7 +54,7 @@ def count_peak(make_net: Any, shape: Sequence[int]) -> int:
             optimizer.zero_grad()
             F.cross_entropy(net(images), labels).backward()
             optimizer.step()
-    return count.peak
+    return max(map(sum, watcher.rows))
 
 
 class Race(NamedTuple):
