@@ -21,8 +21,6 @@ BETWEEN_GPUS = {
 #: ResNet-50 on eight A100 of 80 GB: the speed of eight over that of one, published.
 #: https://github.com/NVIDIA/DeepLearningExamples, resnet50v1.5, PyTorch 21.03.
 RESNET_ON_EIGHT = {"mixed precision": 6.72, "TF32": 7.72}
-#: Tokens per second and GPU, published: nanotron's Ultra-Scale Playbook, 2025.
-PLAYBOOK = {8: 40150, 16: 37610, 32: 35368, 64: 31112, 128: 26446, 256: 15700}
 
 
 def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
@@ -45,8 +43,11 @@ def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
     saved = ms["wait"] - ms["ddp"]
     own = (added - cable) / len(sizes)
     print(f"α = {1e6 * alpha:.0f} µs, β = {beta / 1e6:.0f} MB/s")
-    print(f"Waiting adds {added:.0f} ms to a step: {cable:.0f} ms of the cable, and")
-    print(f"{own:.2f} ms more for each of {len(sizes)} messages.")
+    print(f"Waiting adds {added:.0f} ms to a step. The cable needs {cable:.0f} ms,")
+    if own > 0:
+        print(f"which leaves {own:.2f} ms for each of {len(sizes)} messages.")
+    else:
+        print("so no time of a message on top of the cable is shown.")
     return race.plot(
         predict=lambda prepare: bounds[prepare.__name__],
         title=f"DDP saves {saved:.0f} of the {added:.0f} ms that waiting adds",
@@ -56,7 +57,8 @@ def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
 def draw_efficiency(predict: Callable[[int, Link], float]) -> Figure:
     """Draw the predicted efficiency over 1 to 64 GPUs, and two published points.
 
-    `predict` returns the efficiency of so many GPUs that are joined by a link.
+    `predict` returns the efficiency of so many GPUs that are joined by a link. Prints
+    the speed of eight, predicted and published.
     """
     numbers = [1, 2, 4, 8, 16, 32, 64]
     lines = {}
@@ -66,6 +68,10 @@ def draw_efficiency(predict: Callable[[int, Link], float]) -> Figure:
     for name, speed_up in RESNET_ON_EIGHT.items():
         point = ([8], [100 * speed_up / 8], None, None, "recorded")
         lines[f"published, {name}"] = point
+    eight = 8 * predict(8, BETWEEN_GPUS["NVLink 3"])
+    print(f"8 GPUs by the formula: {eight:.2f} times one")
+    for name, speed_up in RESNET_ON_EIGHT.items():
+        print(f"8 GPUs, published, {name}: {speed_up:.2f} times one")
     slow, *_, fast = (100 * predict(64, link) for link in BETWEEN_GPUS.values())
     title = f"By the formula, 64 GPUs work at {slow:.0f} % to {fast:.0f} %"
     return draw_lines(
