@@ -27,7 +27,7 @@ def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
     """Draw the versions' milliseconds per step, and the least that each can take.
 
     `sizes` are the bytes of the gradients, the first layer's first. Prints what waiting
-    costs, and what of it the link takes.
+    costs, what of it the link takes, and what the first two changes save.
     """
     alpha, beta = link
     carried = 1000 * sum(sizes) / beta
@@ -48,6 +48,9 @@ def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
         print(f"which leaves {own:.2f} ms for each of {len(sizes)} messages.")
     else:
         print("so no time of a message on top of the cable is shown.")
+    by_overlap = ms["wait"] - ms["overlap"]
+    by_buckets = ms["overlap"] - ms["buckets"]
+    print(f"Saved by overlap: {by_overlap:.0f} ms; by buckets: {by_buckets:.0f} ms more.")
     return race.plot(
         predict=lambda prepare: bounds[prepare.__name__],
         title=f"DDP saves {saved:.0f} of the {added:.0f} ms that waiting adds",
