@@ -104,14 +104,14 @@ def say_where_it_helps(loopback: Any, cable: Any, gain: Any) -> str:
     """Say what overlap gains over both links, and fewer messages over the cable."""
     words = {
         "faster": "overlap gains time, too",
-        "slower": "overlap gains less than three more messages cost",
+        "slower": "overlap gains less than three extra messages cost",
     }
     there = words.get(loopback.verdict, "no gain from overlap is shown")
     fewer = gain.value / cable.value
     return (
         f"Loopback: four buckets are {loopback} as fast as one.\n"
         f"Cable: four buckets are {cable} as fast as one.\n"
-        f"On the loopback {there}.\n"
+        f"On the loopback, {there}.\n"
         f"Over the cable, DDP was {gain.value:.3g} × as fast as waiting:\n"
-        f"about {fewer:.3g} × by fewer messages, times {cable.value:.3g} × by overlap."
+        f"{cable.value:.3g} × is overlap, the other {fewer:.3g} × is fewer messages."
     )
