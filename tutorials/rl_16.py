@@ -58,7 +58,7 @@ class Agent:
         worst = min(sum(rewards) for rewards in self.rewards)
         for notes in (*self.probabilities, *self.rewards):
             notes.clear()
-        return len(returns), {"loss": loss.item(), "worst": worst}
+        return len(returns), {"loss": loss.detach(), "worst": worst}
 
 
 class Observer:

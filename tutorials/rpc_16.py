@@ -154,7 +154,7 @@ def load_images() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train_for(server: Any, number: int, seconds: float) -> None:
-    """Train on a server's weights for some seconds. Each trainer has its own batches."""
+    """Train on a server's weights for some seconds, with batches of its own."""
     images, labels = load_images()
     generator = torch.Generator().manual_seed(number)
     net = make_net()

@@ -47,7 +47,8 @@ class Agent:
         for rank, observer in observers.items():
             games[rank] = observer.rpc_async().run_episode(rank, me)
         for rank, game in games.items():
-            rewards = [*self.rewards[rank], game.wait()][1:]  # none before the first
+            last = game.wait()
+            rewards = [*self.rewards[rank][1:], last]  # there was none before the first
             for step in reversed(range(len(rewards) - 1)):
                 rewards[step] += 0.99 * rewards[step + 1]
             returns += rewards
