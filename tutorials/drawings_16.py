@@ -58,38 +58,37 @@ def draw_call(parts: Sequence[float]) -> Figure:
     return describe(figure, title, *told)
 
 
-def draw_servers(servers: Mapping[str, Any], goal: float) -> Figure:
-    """Draw each server's loss over seconds, as means of twenty updates.
+def draw_servers(servers: Mapping[str, Any]) -> Figure:
+    """Draw the losses of two servers over seconds, each point a mean of 20 updates.
 
-    `servers` are by the name of a curve.
+    The title says when the second has come to the loss at which the first ended.
     """
-    curves, reached = {}, {}
+    curves = {}
     for name, server in servers.items():
-        seconds, losses = average(server)
-        curves[name] = seconds, losses, None, None, "measured"
-        reached[name] = find_goal(server, goal)
-    said = [f"{name} after {seconds:.1f} s" for name, seconds in reached.items()]
-    title = f"Loss {goal}: {', '.join(said)}"
+        curves[name] = *_average(server), None, None, "measured"
+    (alone, one), (name, other) = servers.items()
+    seconds, losses = _average(one)
+    reached = [
+        moment
+        for moment, loss in zip(*_average(other), strict=True)
+        if loss <= losses[-1]
+    ]
+    first = f"{alone} after {seconds[-1]:.1f} s"
+    second = f"{name} after {reached[0]:.1f} s" if reached else f"{name} not yet"
+    title = f"Loss {losses[-1]:.2f}: {first}, {second}"
     return draw_lines(
         curves, title=title, xlabel="seconds", ylabel="loss, mean of 20 updates"
     )
 
 
-def average(server: Any) -> tuple[list[float], list[float]]:
+def _average(server: Any) -> tuple[list[float], list[float]]:
     """Return seconds and losses: a mean of each twenty updates."""
     seconds, losses = [], []
-    for stop in range(_UPDATES, len(server.losses) + 1, _UPDATES):
+    count = len(server.losses)
+    for stop in range(min(_UPDATES, count), count + 1, _UPDATES):
         seconds.append(server.seconds[stop - 1])
-        losses.append(statistics.mean(server.losses[stop - _UPDATES : stop]))
+        losses.append(statistics.mean(server.losses[max(0, stop - _UPDATES) : stop]))
     return seconds, losses
-
-
-def find_goal(server: Any, goal: float) -> float:
-    """Return when the mean of twenty updates first reached a loss, or nan."""
-    for seconds, loss in zip(*average(server), strict=True):
-        if loss <= goal:
-            return seconds
-    return float("nan")
 
 
 def draw_game(means: Mapping[str, Sequence[float]], title: str) -> Figure:

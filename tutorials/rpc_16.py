@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -107,7 +108,7 @@ def take_apart(count: int, name: str = "worker0") -> list[float]:
 
 # A parameter server
 
-IMAGES = 512  # in a batch
+IMAGES = 1024  # in a batch
 
 
 class Server:
@@ -138,6 +139,16 @@ class Server:
             self.seconds.append(time.perf_counter() - self.start)
             self.losses.append(loss)
             return self.get()
+
+    def describe(self) -> str:
+        """Say how many updates there were, and how late gradients came."""
+        counts = Counter(self.staleness).most_common(3)
+        shares = [f"{late} for {n / self.version:.0%}" for late, n in counts]
+        mean = statistics.mean(self.staleness)
+        return (
+            f"{self.version} updates; gradients came {mean:.1f} versions late on "
+            f"average ({', '.join(shares)})"
+        )
 
 
 def make_net() -> nn.Module:

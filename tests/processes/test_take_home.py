@@ -236,3 +236,13 @@ def test_the_script_of_chapter_07_needs_less_in_parts_and_checkpointed(tmp_path)
         assert done.returncode == 0, done.stderr
         peaks[options[0]] = float(re.search(r"at most (\d+) MB", done.stdout)[1])
     assert 0 < peaks["--parts=4"] < peaks["--parts=1"]
+
+
+def test_the_game_of_chapter_16_is_played_over_rpc_and_says_how_it_ended(tmp_path):
+    done = run("16_cartpole_rpc", tmp_path, "--steps", 12)
+    assert done.returncode == 0, done.stderr
+    line = r"^round 10: worst game \d+, running mean (\d+)$"
+    (mean,) = re.findall(line, done.stdout, re.M)
+    assert 0 < int(mean) < 475
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"not solved, \d+ of 475, after 12 rounds; observers: 1", last)

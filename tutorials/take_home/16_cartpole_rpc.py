@@ -5,6 +5,7 @@ torchrun --standalone --nproc-per-node=3 16_cartpole_rpc.py --steps 300
 
 import argparse
 import os
+import warnings
 
 import gymnasium
 import torch
@@ -73,12 +74,13 @@ def train(ranks, rounds):
         if mean > 475:
             break
     verdict = "solved" if mean > 475 else f"not solved, {mean:.0f} of 475"
-    print(f"{verdict}, after {number} rounds of {ranks - 1} games")
+    print(f"{verdict}, after {number} rounds; observers: {ranks - 1}")
 
 
 def run(rank, ranks, rounds):
     torch.set_num_threads(1)
     torch.manual_seed(rank)
+    warnings.filterwarnings("ignore", "You are using a Backend")  # PyTorch's own code
     name = "agent" if rank == 0 else f"observer{rank}"
     rpc.init_rpc(name, rank=rank, world_size=ranks)
     if rank == 0:
