@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,19 @@ from torch.futures import Future
 
 from kit.figures import COLORS, kit_look
 from kit.figures.style import describe, new_figure
+
+
+def join(name: str, number: int, size: int, path: str) -> None:
+    """Join a group for RPC, which meets in the file `path`."""
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"file://{path}",
+        # TCP, as between machines. Over shared memory, the default on one machine, a
+        # thread of each process looks for messages without a pause, on a core.
+        _transports=["uv"],
+    )
+    # PyTorch warns about its own code, each time: only recording keeps that quiet.
+    with warnings.catch_warnings(record=True):
+        rpc.init_rpc(name, rank=number, world_size=size, rpc_backend_options=options)
 
 
 class Game:
