@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ RESNET_ON_EIGHT = {"mixed precision": 6.72, "TF32": 7.72}
 
 
 def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
-    """Draw the versions' milliseconds per step, and the least that each can take.
+    """Draw the versions' milliseconds per step, and what computing and cable predict.
 
     `sizes` are the bytes of the gradients, the first layer's first. Prints what waiting
     costs, what of it the link takes, and what the first two changes save.
@@ -36,9 +37,18 @@ def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
     ms = {}
     for trial in race.trials:
         ms[trial.knobs["prepare"].__name__] = 1000 * trial.step_seconds
-    least = max(ms["alone"] + last, carried)
-    bounds = {"wait": ms["alone"] + cable}
-    bounds |= dict.fromkeys(["overlap", "buckets", "ddp"], least)
+    forward = ms["alone"] / 3  # the backward pass computes twice as much
+    predicted = {"wait": ms["alone"] + cable}
+    versions = {
+        "overlap": (sizes[-1], len(sizes)),
+        "buckets": (1e6, 4),
+        "ddp": (1e6, 4),
+    }
+    for name, (first, messages) in versions.items():
+        # The backward pass has so many bytes ready after about this part of its time.
+        ready = forward + 2 * forward * first / sum(sizes)
+        sent = ready + carried + 1000 * 2 * alpha * messages
+        predicted[name] = max(ms["alone"] + last, sent)
     added = ms["wait"] - ms["alone"]
     saved = ms["wait"] - ms["ddp"]
     own = (added - cable) / len(sizes)
@@ -50,9 +60,9 @@ def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
         print("so no time of a message on top of the cable is shown.")
     by_overlap = ms["wait"] - ms["overlap"]
     by_buckets = ms["overlap"] - ms["buckets"]
-    print(f"Saved by overlap: {by_overlap:.0f} ms; by buckets: {by_buckets:.0f} ms more.")
+    print(f"Overlap saves {by_overlap:.0f} ms, and buckets {by_buckets:.0f} ms more.")
     return race.plot(
-        predict=lambda prepare: bounds[prepare.__name__],
+        predict=lambda prepare: predicted.get(prepare.__name__, math.nan),
         title=f"DDP saves {saved:.0f} of the {added:.0f} ms that waiting adds",
     )
 
@@ -72,11 +82,11 @@ def draw_efficiency(predict: Callable[[int, Link], float]) -> Figure:
         point = ([8], [100 * speed_up / 8], None, None, "recorded")
         lines[f"published, {name}"] = point
     eight = 8 * predict(8, BETWEEN_GPUS["NVLink 3"])
-    print(f"8 GPUs by the formula: {eight:.2f} times one")
+    print(f"8 GPUs with NVLink 3, by the formula: {eight:.2f} times one")
     for name, speed_up in RESNET_ON_EIGHT.items():
         print(f"8 GPUs, published, {name}: {speed_up:.2f} times one")
     slow, *_, fast = (100 * predict(64, link) for link in BETWEEN_GPUS.values())
-    title = f"By the formula, 64 GPUs work at {slow:.0f} % to {fast:.0f} %"
+    title = f"By the formula, 64 GPUs are {slow:.0f} % to {fast:.0f} % efficient"
     return draw_lines(
         lines, title=title, xlabel="GPUs", ylabel="efficiency, %", logx=True
     )

@@ -6,6 +6,8 @@ import threading
 import nbformat
 import pipelines
 import pytest
+import rl_16
+import rpc_16
 import torch
 from hypothesis import given, strategies as st
 from project import TUTORIALS
@@ -86,3 +88,25 @@ def test_a_plan_of_a_pipeline_has_the_bubble_of_the_formula(stages, batches, nam
     assert [len(lane) for lane in lanes] == [2 * batches] * stages
     bubble = (stages - 1) / (batches + stages - 1)
     assert pipelines.find_bubble(lanes) == pytest.approx(bubble)
+
+
+# Chapter 16: returns of each observer, and how late gradients come
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1), min_size=1, max_size=4))
+def test_the_returns_of_an_observer_have_nothing_of_the_others(episodes):
+    together = rl_16.add_up(episodes)
+    alone = [rl_16.add_up([rewards]) for rewards in episodes]
+    assert together.tolist() == torch.cat(alone).tolist()
+    assert together[-1] == episodes[-1][-1]
+
+
+def test_a_parameter_server_counts_how_late_gradients_come():
+    server = rpc_16.Server()
+    version, before = server.get()
+    gradients = [torch.ones_like(weights) for weights in before]
+    for _ in range(3):
+        newest, after = server.put_and_get(version, gradients, 1.0)
+    assert (newest, server.staleness) == (3, [0, 1, 2])
+    torch.testing.assert_close(after[0], before[0] - 3 * 0.1)
+    assert server.describe().startswith("3 updates; gradients came 1.0 versions late")

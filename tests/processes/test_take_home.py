@@ -309,10 +309,20 @@ def test_the_script_of_chapter_12_learns_the_same_in_one_process_and_in_two(tmp_
         assert done.returncode == 0, done.stderr
         assert re.findall(r"^epoch (\d+): loss", done.stdout, re.M) == epochs
         accuracies.append(
-            float(re.search(r"2 processes: accuracy (\S+)", done.stdout)[1])
+            float(re.search(r"processes: 2, accuracy (\S+)", done.stdout)[1])
         )
     assert accuracies[0] > 0.5
     assert accuracies[1] == pytest.approx(accuracies[0], abs=0.01)
     saved = torch.load(straight / "checkpoint.pt")
     assert saved["epoch"] == 1
     assert not any(name.startswith("module.") for name in saved["net"])
+
+
+def test_the_game_of_chapter_16_is_played_over_rpc_and_says_how_it_ended(tmp_path):
+    done = run("16_cartpole_rpc", tmp_path, "--steps", 12)
+    assert done.returncode == 0, done.stderr
+    line = r"^round 10: running mean (\d+)$"
+    (mean,) = re.findall(line, done.stdout, re.M)
+    assert 0 < int(mean) < 475
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(r"not solved, \d+ of 475, after 12 rounds; observers: 1", last)
