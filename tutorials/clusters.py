@@ -172,7 +172,8 @@ class Pair:
                 raise RuntimeError("a rank has ended")
 
     def close(self):
-        """End both."""
+        """End both, and leave the link with the rate of the chapter's commands."""
+        self.step(0.0, 500)
         for rank in self.ranks:
             rank.communicate()
 
