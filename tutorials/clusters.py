@@ -28,6 +28,8 @@ import kit
 from kit.figures import to_html
 from kit.mode import is_static
 
+#: Where all programs run, so that they find the scripts.
+HERE = Path(__file__).parent
 #: How a program enters a machine: as the keeper's user, then in the machine's network.
 ENTER = "nsenter -t {0} -U -m -w --preserve-credentials"
 ENTER += " --net=/proc/{0}/root/run/netns/{1}"
@@ -51,7 +53,7 @@ class Cluster:
         script = f"set -e\n{commands}\necho ready\nread _"
         shell = ["sh", "-c", 'exec unshare -Urnm sh -c "$0"', script]
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.keeper = subprocess.Popen(shell, text=True, **pipes)
+        self.keeper = subprocess.Popen(shell, text=True, cwd=HERE, **pipes)
         if self.keeper.stdout.readline() == "ready\n":
             self.kind = "two network namespaces, joined by a link of their own"
             names, pid = ("one", "two"), self.keeper.pid
@@ -78,7 +80,7 @@ class Cluster:
         environment["TORCH_CPP_LOG_LEVEL"] = "ERROR"
         environment |= dict(variables)
         program = [*self.doors[machine], sys.executable, *words]
-        return subprocess.Popen(program, env=environment, **streams)
+        return subprocess.Popen(program, env=environment, cwd=HERE, **streams)
 
     def torchrun(self, machine, *words, log):
         """Start torchrun on a machine; what it prints goes into a file."""
