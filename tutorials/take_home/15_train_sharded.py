@@ -70,7 +70,7 @@ def main(steps, width, folder):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--folder", default="checkpoint")
     main(**vars(parser.parse_args()))
