@@ -142,14 +142,22 @@ def draw_plans(plans: Mapping[str, Plan]) -> Figure:
     passes 16, half of that for the input. They are divided among micro-batches and the
     rank's stages.
     """
-    lanes, idle = {}, []
+    lanes, ends, idle = {}, {}, []
     for name, plan in plans.items():
         actions = {action for order in plan for action in order if action[1] == "F"}
         turn = 8 * len(plan) / len(actions)
         found = simulate(plan, {"F": turn, "B": 2 * turn, "I": turn, "W": turn})
         idle.append(f"{name} {100 * find_bubble(found):.0f} %")
-        lanes |= {f"{name}, rank {rank}": lane for rank, lane in enumerate(found)}
-    return draw_schedule(lanes, f"Planned bubble: {', '.join(idle)}", "units of time")
+        for rank, lane in enumerate(found):
+            lanes[f"{name}, rank {rank}"] = lane
+            ends[f"{name}, rank {rank}"] = find_end(found)
+    title = f"Planned bubble: {', '.join(idle)}"
+    return draw_schedule(lanes, title, "units of time", ends)
+
+
+def find_end(lanes: Sequence[Sequence[Span]]) -> float:
+    """Return when the last of some ranks is done."""
+    return max(span.stop for lane in lanes for span in lane)
 
 
 def draw_run(done: Sequence[Sequence[Span]]) -> Figure:
@@ -171,12 +179,23 @@ def draw_run(done: Sequence[Sequence[Span]]) -> Figure:
         f"Bubble: planned {100 * find_bubble(planned):.0f} %, "
         f"in the run {100 * find_bubble(done):.0f} %"
     )
-    return draw_schedule(lanes, title, "seconds")
+    ends = {}
+    for name in lanes:
+        ends[name] = find_end(planned if name.startswith("plan") else done)
+    return draw_schedule(lanes, title, "seconds", ends)
 
 
 @kit_look()
-def draw_schedule(lanes: Mapping[str, Sequence[Span]], title: str, unit: str) -> Figure:
-    """Draw one row of blocks for each rank, and mark where it has nothing to do."""
+def draw_schedule(
+    lanes: Mapping[str, Sequence[Span]],
+    title: str,
+    unit: str,
+    ends: Mapping[str, float] | None = None,
+) -> Figure:
+    """Draw one row of blocks for each rank, and mark where it has nothing to do.
+
+    `ends` says up to when a row counts, where it is not the end of all.
+    """
     figure = new_figure(title, ROW * len(lanes) + 1.1)
     axes = figure.subplots()
     spans = [span for lane in lanes.values() for span in lane]
@@ -184,7 +203,8 @@ def draw_schedule(lanes: Mapping[str, Sequence[Span]], title: str, unit: str) ->
     told, kinds = [], {}
     for row, (name, lane) in enumerate(lanes.items()):
         words, free = [], 0.0
-        for span in [*lane, Span(end, end, "", "")]:
+        last = ends[name] if ends else end
+        for span in [*lane, Span(last, last, "", "")]:
             gap = span.start - free
             if gap > 0.001 * end:
                 look = {"facecolor": COLORS["zone"], "edgecolor": COLORS["predicted"]}
