@@ -219,7 +219,7 @@ def draw_schedule(
             paint(bar, span.phase)
             bar.set(edgecolor=COLORS["card"], linewidth=1, hatch=None)
             kinds[_KINDS[span.phase]] = bar
-            if length / end > 0.008 * (1 + len(span.label)):
+            if 6 * length / end > 0.04 + 0.08 * len(span.label):  # inches
                 place = span.start + length / 2, row
                 color = PHASE_LOOKS[span.phase][1]
                 axes.text(*place, span.label, ha="center", va="center", color=color)
