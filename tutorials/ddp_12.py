@@ -100,14 +100,18 @@ def buckets(net: nn.Module, group: dist.ProcessGroup) -> Version:
     return net, finish
 
 
-def say_where_it_helps(loopback: Any, cable: Any) -> str:
-    """Say what two ratios show: how fast four buckets are, compared with one."""
-    words = {"faster": "overlap gains time, too", "slower": "four buckets lose time"}
+def say_where_it_helps(loopback: Any, cable: Any, gain: Any) -> str:
+    """Say what overlap gains over both links, and fewer messages over the cable."""
+    words = {
+        "faster": "overlap gains time, too",
+        "slower": "overlap gains less than three more messages cost",
+    }
     there = words.get(loopback.verdict, "no gain from overlap is shown")
-    if cable.low > loopback.high:
-        there += ". Over the cable, overlap gains more"
+    fewer = gain.value / cable.value
     return (
         f"Loopback: four buckets are {loopback} as fast as one.\n"
         f"Cable: four buckets are {cable} as fast as one.\n"
-        f"On the loopback {there}."
+        f"On the loopback {there}.\n"
+        f"Over the cable, DDP was {gain.value:.3g} × as fast as waiting:\n"
+        f"about {fewer:.3g} × by fewer messages, times {cable.value:.3g} × by overlap."
     )

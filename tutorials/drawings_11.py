@@ -7,7 +7,6 @@ AVX-512, on 27 November 2026: LeNet from weights of standard deviation 0.01, bat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,38 +40,28 @@ def draw_pieces(
 ) -> Figure:
     """Draw a step of one rank, and one of two ranks in pieces, all in milliseconds.
 
-    `alone` is what half of the batch takes a rank if the other one rests. What is below
-    zero shortens the first piece, and its label says so.
+    `alone` is what half of the batch takes a rank if the other one rests.
     """
     half = one_rank / 2
-    # What is both lost alone and won back beside the other is not shown.
-    alone = min(alone, max(half, computing))
     total = computing + exchange + waiting
     losses = {
         "costs that do not halve with the batch": alone - half,
-        "slower beside the other rank": computing - alone,
+        "slower while the other rank computes, too": computing - alone,
         "exchange": exchange,
         "waiting for the later rank": waiting,
     }
-    gained = {
-        "since half of a batch takes less than half of the time": half - alone,
-        "since a rank is faster beside the other": alone - computing,
-    }
-    losses = {name: ms for name, ms in losses.items() if ms > 0}
-    gained = {name: ms for name, ms in gained.items() if ms > 0}
-    first = f"half of one rank's step: {half:.1f}"
-    for name, ms in gained.items():
-        first += f",\n{ms:.1f} less {name}"
     title = _say_what_is_missing(half, total, losses)
     figure = new_figure(title, 2.6)
     axes = figure.subplots()
     edge = {"edgecolor": COLORS["card"]}
     axes.barh(["one rank"], [one_rank], 0.6, color=COLORS["measured"], **edge)
     axes.annotate(f"{one_rank:.1f} ms", (one_rank, 0), (8, -4), textcoords=_POINTS)
-    pieces = {first: half - sum(gained.values())}
-    for name, ms in losses.items():
-        pieces[f"+ {ms:.1f}, {name}"] = ms
-    colors = ["measured", *(_LOSSES[name][1] for name in losses)]
+    pieces = {f"half of the batch: {min(alone, computing):.1f}": min(alone, computing)}
+    colors = ["measured"]
+    for name in list(losses)[1:]:
+        if losses[name] > 0:
+            pieces[f"+ {losses[name]:.1f}, {name}"] = losses[name]
+            colors.append(_LOSSES[name][1])
     left = 0.0
     for color, (label, ms) in zip(colors, pieces.items(), strict=True):
         look = {"color": COLORS[color], "label": label, **edge}
@@ -83,10 +72,9 @@ def draw_pieces(
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("ms per step; dotted: half of one rank's step")
+    axes.set_xlabel(f"ms per step; dotted: half of one rank's step, {half:.1f}")
     figure.legend(loc="outside lower center", ncols=1)
-    labels = [label.replace("\n", " ") for label in pieces]
-    return describe(figure, title, f"One rank: {one_rank:.1f} ms", *labels)
+    return describe(figure, title, f"One rank: {one_rank:.1f} ms", *pieces)
 
 
 def _say_what_is_missing(half: float, total: float, losses: Mapping[str, float]) -> str:
@@ -95,34 +83,34 @@ def _say_what_is_missing(half: float, total: float, losses: Mapping[str, float])
     costs = f"the largest loss is {_LOSSES[largest][0]}, {losses[largest]:.1f} ms"
     if total <= half:
         return f"Two ranks take no more than half the time; {costs}"
-    return f"Two ranks take {total - half:.1f} ms more than half the time; {costs}"
+    missing = round(total, 1) - round(half, 1)
+    return f"Two ranks take {missing:.1f} ms more than half the time; {costs}"
 
 
 # What each loss is called in the title, and its color.
 _LOSSES = {
     "costs that do not halve with the batch": ("costs that do not halve", "muted"),
-    "slower beside the other rank": ("slower computing", "predicted"),
+    "slower while the other rank computes, too": ("slower computing", "predicted"),
     "exchange": ("the exchange", "recorded"),
     "waiting for the later rank": ("waiting", "baseline"),
 }
 
 
 @kit_look()
-def draw_gains(contests: Mapping[int, Any], estimates: Sequence[float]) -> Figure:
+def draw_gains(contests: Mapping[int, Any], estimate: float) -> Figure:
     """Draw how many times as fast two ranks are as one, by the size of the batch.
 
-    `contests` are comparisons. From a batch between the two `estimates` on the second
-    rank should pay; what is not positive stands for a batch that no size reaches.
+    `contests` are comparisons. From `estimate` images on the second rank should pay; if
+    that is not positive, it should not pay for any batch.
     """
     sizes = list(contests)
     ratios = [contest.ratio for contest in contests.values()]
     points = [[ratio.value for ratio in ratios]]
     points += [[ratio.low for ratio in ratios], [ratio.high for ratio in ratios]]
-    low, high = (value if value > 0 else math.inf for value in estimates)
-    low, high = min(low, high), max(low, high)
+    estimated = f"{estimate:.0f}" if estimate > 0 else "never"
     figure = draw_lines(
         {"2 ranks": (sizes, *points, "measured")},
-        title=f"{_say_from_when(sizes, ratios)}; estimated: {_round(low, high)}",
+        title=f"{_say_from_when(sizes, ratios)}; estimated: {estimated}",
         xlabel="images in the whole batch",
         ylabel="times as fast as one rank",
         logx=True,
@@ -132,13 +120,10 @@ def draw_gains(contests: Mapping[int, Any], estimates: Sequence[float]) -> Figur
     axes.set_ylim(0, max([2.2, *(1.1 * value for value in known)]))
     axes.axhline(1, color=COLORS["ink"], linewidth=1.2)
     axes.axhline(2, color=COLORS["muted"], linewidth=1, linestyle=":")
-    left, right = axes.get_xlim()
-    if left < high and low < right:
-        band = max(low, left), min(high, right)
-        axes.axvspan(*band, color=COLORS["predicted"], alpha=0.15, linewidth=0)
-        axes.set_xlim(left, right)
+    if sizes[0] <= estimate <= sizes[-1]:
+        axes.axvline(estimate, color=COLORS["predicted"], linestyle="--")
         look = {"color": COLORS["predicted"], "textcoords": _POINTS}
-        axes.annotate("estimated", (band[0], 0.1), (6, 0), **look)
+        axes.annotate("estimated", (estimate, 0.1), (6, 0), **look)
     axes.annotate("half the time", (sizes[0], 2), (0, 4), textcoords=_POINTS)
     return figure
 
@@ -157,15 +142,6 @@ def _say_from_when(sizes: Sequence[int], ratios: Sequence[Any]) -> str:
         return f"The second rank pays from at most {winning[0]} images on"
     last = max(losing)
     return f"Two ranks break even between {last} and {winning[0]} images"
-
-
-def _round(low: float, high: float) -> str:
-    """Write a range of batches."""
-    if math.isinf(low):
-        return "never"
-    if math.isinf(high):
-        return f"{low:.0f} or more"
-    return f"{low:.0f} to {high:.0f}"
 
 
 @kit_look()

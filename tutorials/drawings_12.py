@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,10 +25,10 @@ RESNET_ON_EIGHT = {"mixed precision": 6.72, "TF32": 7.72}
 
 
 def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
-    """Draw the versions' milliseconds per step, and the least that each can take.
+    """Draw the versions' milliseconds per step, and what computing and cable predict.
 
     `sizes` are the bytes of the gradients, the first layer's first. Prints what waiting
-    costs, and what of it the link takes.
+    costs, what of it the link takes, and what the first two changes save.
     """
     alpha, beta = link
     carried = 1000 * sum(sizes) / beta
@@ -36,9 +37,11 @@ def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
     ms = {}
     for trial in race.trials:
         ms[trial.knobs["prepare"].__name__] = 1000 * trial.step_seconds
-    least = max(ms["alone"] + last, carried)
-    bounds = {"wait": ms["alone"] + cable}
-    bounds |= dict.fromkeys(["overlap", "buckets", "ddp"], least)
+    forward = ms["alone"] / 3  # the backward pass computes twice as much
+    predicted = {"wait": ms["alone"] + cable}
+    for name, messages in {"overlap": len(sizes), "buckets": 4, "ddp": 4}.items():
+        sent = forward + carried + 1000 * 2 * alpha * messages
+        predicted[name] = max(ms["alone"] + last, sent)
     added = ms["wait"] - ms["alone"]
     saved = ms["wait"] - ms["ddp"]
     own = (added - cable) / len(sizes)
@@ -48,8 +51,11 @@ def draw_race(race: Any, link: Link, sizes: Sequence[int]) -> Axes:
         print(f"which leaves {own:.2f} ms for each of {len(sizes)} messages.")
     else:
         print("so no time of a message on top of the cable is shown.")
+    by_overlap = ms["wait"] - ms["overlap"]
+    by_buckets = ms["overlap"] - ms["buckets"]
+    print(f"Overlap saves {by_overlap:.0f} ms, and buckets {by_buckets:.0f} ms more.")
     return race.plot(
-        predict=lambda prepare: bounds[prepare.__name__],
+        predict=lambda prepare: predicted.get(prepare.__name__, math.nan),
         title=f"DDP saves {saved:.0f} of the {added:.0f} ms that waiting adds",
     )
 
@@ -69,7 +75,7 @@ def draw_efficiency(predict: Callable[[int, Link], float]) -> Figure:
         point = ([8], [100 * speed_up / 8], None, None, "recorded")
         lines[f"published, {name}"] = point
     eight = 8 * predict(8, BETWEEN_GPUS["NVLink 3"])
-    print(f"8 GPUs by the formula: {eight:.2f} times one")
+    print(f"8 GPUs with NVLink 3, by the formula: {eight:.2f} times one")
     for name, speed_up in RESNET_ON_EIGHT.items():
         print(f"8 GPUs, published, {name}: {speed_up:.2f} times one")
     slow, *_, fast = (100 * predict(64, link) for link in BETWEEN_GPUS.values())

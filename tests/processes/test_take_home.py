@@ -264,7 +264,7 @@ def test_the_script_of_chapter_12_learns_the_same_in_one_process_and_in_two(tmp_
         assert done.returncode == 0, done.stderr
         assert re.findall(r"^epoch (\d+): loss", done.stdout, re.M) == epochs
         accuracies.append(
-            float(re.search(r"2 processes: accuracy (\S+)", done.stdout)[1])
+            float(re.search(r"processes: 2, accuracy (\S+)", done.stdout)[1])
         )
     assert accuracies[0] > 0.5
     assert accuracies[1] == pytest.approx(accuracies[0], abs=0.01)

@@ -50,7 +50,7 @@ if arguments.checkpoint.exists():  # all ranks load it, each onto its own device
     net.load_state_dict(saved["net"])
     optimizer.load_state_dict(saved["optimizer"])
     first = saved["epoch"] + 1
-torch.manual_seed(1 + first * ranks + rank)  # dropout differs between ranks
+torch.manual_seed(1 + first * ranks + rank)  # each rank draws its own
 model = DistributedDataParallel(net)
 for epoch in range(first, arguments.epochs):
     sampler.set_epoch(epoch)  # a new order in each epoch
@@ -75,5 +75,5 @@ mine = slice(8192 + rank, None, ranks)  # each rank tests its part, without repe
 hits = (net(inputs[mine].to(device)).argmax(1).cpu() == labels[mine]).sum().to(device)
 dist.all_reduce(hits)
 if rank == 0:
-    print(f"{ranks} processes: accuracy {hits.item() / 1024:.3f}")
+    print(f"processes: {ranks}, accuracy {hits.item() / 1024:.3f}")
 dist.destroy_process_group()
