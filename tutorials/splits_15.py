@@ -217,7 +217,7 @@ def _tabulate(model: Model, all_tokens: list[int], n: int) -> Iterator[list[Any]
             yield row
 
 
-def find_tokens(link: str, n: int = 8) -> float:
+def find_tokens(link: str = "InfiniBand NDR", n: int = 8) -> float:
     """Return from how many tokens per device on FSDP's messages hide on a link.
 
     6 P tokens / speed = 3 (n - 1) / n · 2 P / bandwidth: P is on both sides.
