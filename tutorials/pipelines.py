@@ -92,7 +92,7 @@ def conduct(*score: str) -> Figure:
     share of the time is bubble, or that the ranks wait for each other forever.
 
     >>> conduct("F0 B0", "F0 B0").alt.split(".")[0]
-    'Bubble 50 %: 6 units of time on 2 ranks, 3 of them work on each'
+    'Bubble 50 %: 6 units of time on 2 ranks, each works for 3'
     """
     plan = []
     for rank, line in enumerate(score):
@@ -117,7 +117,7 @@ def conduct(*score: str) -> Figure:
         work = 3 * len(plan[0]) // 2
         title = (
             f"Bubble {100 * find_bubble(found):.0f} %: {end:.0f} units of time "
-            f"on {len(plan)} ranks, {work} of them work on each"
+            f"on {len(plan)} ranks, each works for {work}"
         )
     return draw_schedule(lanes, title, "units of time")
 

@@ -155,7 +155,7 @@ def draw_memory(model: Model, tokens: int, n: int = 8) -> Figure:
     totals = {way: sum(kinds) for way, kinds in found.items()}
     fits = [way for way, total in totals.items() if total <= CARD / 1e9]
     title = (
-        f"{tokens:,} tokens on each of {n} devices: "
+        f"{n * tokens:,} tokens on {n} devices: "
         f"{len(fits)} of {len(found)} divisions fit {CARD / 1e9:.0f} GB"
     )
     figure = new_figure(title, 3.4)
@@ -191,7 +191,7 @@ def tabulate(model: Model, all_tokens: list[int], n: int = 8) -> pd.DataFrame:
     rows = list(_tabulate(model, all_tokens, n))
     columns = ["tokens each", "division", "GB", "compute, s"]
     for link in ("NVLink", "network"):
-        columns += [f"{link}, s", "hidden?"]
+        columns += [f"{link}, s", f"{link} hides?"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -210,7 +210,10 @@ def _tabulate(model: Model, all_tokens: list[int], n: int) -> Iterator[list[Any]
         }
         for way, (sent, room) in ways.items():
             held = sum(memory[way])
-            row = [f"{tokens:,}", way.split(" (")[0], round(held), f"{compute:.2f}"]
+            busy = compute
+            if way == "pipeline parallel":
+                busy *= (MICRO_BATCHES + n - 1) / MICRO_BATCHES  # with its bubble
+            row = [f"{tokens:,}", way.split(" (")[0], round(held), f"{busy:.2f}"]
             for link in ("NVLink 4", "InfiniBand NDR"):
                 seconds = sent / LINKS[link].bytes_per_second
                 row += [f"{seconds:.2f}", "yes" if seconds <= room else "no"]
