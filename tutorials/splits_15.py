@@ -96,7 +96,7 @@ def watch(train: Callable[..., Any], divide: Callable[..., Any]) -> str:
     told = f"Same gradients and weights. A rank holds {share:.1f} P and receives "
     if x.device.type == "cuda" or not before:
         return f"{told}what only Linux counts, and only on CPUs."
-    return f"{told}{received / size:.2f} P per step, {received / 1e6:.2f} MB."
+    return f"{told}{received / size:.1f} P per step, {received / 1e6:.2f} MB."
 
 
 def join(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
