@@ -61,21 +61,14 @@ def draw_call(parts: Sequence[float]) -> Figure:
 def draw_servers(servers: Mapping[str, Any]) -> Figure:
     """Draw the losses of two servers over seconds, each point a mean of 20 updates.
 
-    The title says when the second has come to the loss at which the first ended.
+    The title says how many updates both have seen.
     """
     curves = {}
     for name, server in servers.items():
         curves[name] = *_average(server), None, None, "measured"
     (alone, one), (name, other) = servers.items()
-    seconds, losses = _average(one)
-    reached = [
-        moment
-        for moment, loss in zip(*_average(other), strict=True)
-        if loss <= losses[-1]
-    ]
-    first = f"{alone} after {seconds[-1]:.1f} s"
-    second = f"{name} after {reached[0]:.1f} s" if reached else f"{name} not yet"
-    title = f"Loss {losses[-1]:.2f}: {first}, {second}"
+    many, few = len(other.losses), len(one.losses)
+    title = f"{name.capitalize()} make {many} updates while {alone} makes {few}"
     return draw_lines(
         curves, title=title, xlabel="seconds", ylabel="loss, mean of 20 updates"
     )

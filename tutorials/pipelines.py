@@ -13,17 +13,22 @@ import socket
 import statistics
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import psutil
 import torch
+import torch.distributed as dist
 from matplotlib.figure import Figure
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
-from kit.figures import Span, draw_timeline
+from kit.figures import COLORS, Span, kit_look
+from kit.figures.style import PHASE_LOOKS, ROW, describe, new_figure, paint
 
 Plan = Sequence[Sequence[str]]
 _PHASES = {"F": "forward", "B": "backward", "I": "backward", "W": ""}
+_KINDS = {"forward": "forward", "backward": "backward", "": "weights' gradient"}
 _RECEIVED = 128  # bytes into Linux's struct tcp_info: tcpi_bytes_received
 
 
@@ -80,44 +85,231 @@ def find_bubble(lanes: Sequence[Sequence[Span]]) -> float:
     return 1 - sum(span.stop - span.start for span in spans) / time / len(lanes)
 
 
+def conduct(*score: str) -> Figure:
+    """Draw when each rank does what its line says: "F0 F1 B0 B1" for rank 0, and so on.
+
+    A forward pass takes one unit of time and a backward pass two. The title says what
+    share of the time is bubble, or that the ranks wait for each other forever.
+
+    >>> conduct("F0 B0", "F0 B0").alt.split(".")[0]
+    'Bubble 50 %: 6 units of time on 2 ranks, each works for 3'
+    """
+    plan = []
+    for rank, line in enumerate(score):
+        for action in line.split():
+            if action[0] not in "FB" or not action[1:].isdigit():
+                raise ValueError(
+                    f"{action!r} is no action: write F0 or B0, for example"
+                )
+        plan.append([f"{rank}{action}" for action in line.split()])
+    found = simulate(plan, {"F": 1, "B": 2})
+    lanes = {}
+    for rank, lane in enumerate(found):
+        lanes[f"rank {rank} keeps {count_kept(plan[rank])}"] = lane
+    stuck = []
+    for rank, (order, lane) in enumerate(zip(plan, found, strict=True)):
+        if len(lane) < len(order):
+            stuck.append(f"rank {rank} before {order[len(lane)][1:]}")
+    if stuck:
+        title = f"Forever waiting: {', '.join(stuck)}"
+    else:
+        end = max(lane[-1].stop for lane in found)
+        work = 3 * len(plan[0]) // 2
+        title = (
+            f"Bubble {100 * find_bubble(found):.0f} %: {end:.0f} units of time "
+            f"on {len(plan)} ranks, each works for {work}"
+        )
+    return draw_schedule(lanes, title, "units of time")
+
+
+def count_kept(order: Sequence[str]) -> int:
+    """Return for how many micro-batches a rank keeps activations, at most.
+
+    >>> count_kept(["0F0", "0F1", "0B0", "0B1"])
+    2
+    """
+    now = most = 0
+    for action in order:
+        now += {"F": 1, "B": -1}.get(action[1], 0)
+        most = max(most, now)
+    return most
+
+
 def draw_plans(plans: Mapping[str, Plan]) -> Figure:
     """Draw named plans above each other, and say in the title what each leaves idle.
 
-    A rank's ways forward take 80 ms for the whole batch and its ways back 160 ms, half
-    of that for the input. They are divided among micro-batches and the rank's stages.
+    A rank's forward passes take 8 units of time for the whole batch and its backward
+    passes 16, half of that for the input. They are divided among micro-batches and the
+    rank's stages.
     """
-    lanes, idle = {}, []
+    lanes, ends, idle = {}, {}, []
     for name, plan in plans.items():
         actions = {action for order in plan for action in order if action[1] == "F"}
-        turn = 0.08 * len(plan) / len(actions)
+        turn = 8 * len(plan) / len(actions)
         found = simulate(plan, {"F": turn, "B": 2 * turn, "I": turn, "W": turn})
         idle.append(f"{name} {100 * find_bubble(found):.0f} %")
-        lanes |= {f"{name}, rank {rank}": lane for rank, lane in enumerate(found)}
-    return draw_timeline(lanes, title=f"Planned bubble: {', '.join(idle)}")
+        for rank, lane in enumerate(found):
+            lanes[f"{name}, rank {rank}"] = lane
+            ends[f"{name}, rank {rank}"] = find_end(found)
+    title = f"Planned bubble: {', '.join(idle)}"
+    return draw_schedule(lanes, title, "units of time", ends)
 
 
-def draw_run(plan: Plan, runs: Sequence[Sequence[Any]]) -> Figure:
-    """Draw what ranks did above what they had planned, over one time axis.
+def find_end(lanes: Sequence[Sequence[Span]]) -> float:
+    """Return when the last of some ranks is done."""
+    return max(span.stop for lane in lanes for span in lane)
 
-    `runs` has (begin, end, action) for each action of each rank. The plan's actions
-    take as long as those of the run do in the mean.
+
+def draw_run(done: Sequence[Sequence[Span]]) -> Figure:
+    """Draw what ranks did below the same schedule without messages and waiting.
+
+    The planned actions take as long as those of the run do in the mean.
     """
-    begun = min(begin for run in runs for begin, *_ in run)
-    done: list[list[Span]] = []
     seconds: dict[str, list[float]] = {}
-    for run in runs:
-        lane = []
-        for begin, end, action in run:
-            kind = action[1]
-            lane.append(Span(begin - begun, end - begun, _PHASES[kind], action[1:]))
-            seconds.setdefault(kind, []).append(end - begin)
-        done.append(lane)
+    plan = []
+    for rank, lane in enumerate(done):
+        for span in lane:
+            seconds.setdefault(span.label[0], []).append(span.stop - span.start)
+        plan.append([f"{rank}{span.label}" for span in lane])
     means = {kind: statistics.mean(times) for kind, times in seconds.items()}
     planned = simulate(plan, means)
-    lanes = {f"planned, rank {rank}": lane for rank, lane in enumerate(planned)}
+    lanes = {f"plan, rank {rank}": lane for rank, lane in enumerate(planned)}
     lanes |= {f"run, rank {rank}": lane for rank, lane in enumerate(done)}
-    title = f"Bubble: planned {100 * find_bubble(planned):.0f} %, in the run"
-    return draw_timeline(lanes, title=f"{title} {100 * find_bubble(done):.0f} %")
+    title = (
+        f"Bubble: planned {100 * find_bubble(planned):.0f} %, "
+        f"in the run {100 * find_bubble(done):.0f} %"
+    )
+    ends = {}
+    for name in lanes:
+        ends[name] = find_end(planned if name.startswith("plan") else done)
+    return draw_schedule(lanes, title, "seconds", ends)
+
+
+@kit_look()
+def draw_schedule(
+    lanes: Mapping[str, Sequence[Span]],
+    title: str,
+    unit: str,
+    ends: Mapping[str, float] | None = None,
+) -> Figure:
+    """Draw one row of blocks for each rank, and mark where it has nothing to do.
+
+    `ends` says up to when a row counts, where it is not the end of all.
+    """
+    figure = new_figure(title, ROW * len(lanes) + 1.1)
+    axes = figure.subplots()
+    spans = [span for lane in lanes.values() for span in lane]
+    end = max([span.stop for span in spans], default=1.0)
+    told, kinds = [], {}
+    for row, (name, lane) in enumerate(lanes.items()):
+        words, free = [], 0.0
+        last = ends[name] if ends else end
+        for span in [*lane, Span(last, last, "", "")]:
+            gap = span.start - free
+            if gap > 0.001 * end:
+                look = {"facecolor": COLORS["zone"], "edgecolor": COLORS["predicted"]}
+                look |= {"hatch": "////", "linewidth": 0}
+                axes.barh(row, gap, 0.66, free, **look)
+                kinds["bubble"] = axes.patches[-1]
+                words.append(f"bubble {free:.3g} to {span.start:.3g}")
+            free = max(free, span.stop)
+        for span in lane:
+            length = span.stop - span.start
+            bar = axes.barh(row, length, 0.66, span.start)[0]
+            paint(bar, span.phase)
+            bar.set(edgecolor=COLORS["card"], linewidth=1, hatch=None)
+            kinds[_KINDS[span.phase]] = bar
+            if 6 * length / end > 0.04 + 0.08 * len(span.label):  # inches
+                place = span.start + length / 2, row
+                color = PHASE_LOOKS[span.phase][1]
+                axes.text(*place, span.label, ha="center", va="center", color=color)
+            words.append(f"{span.label} {span.start:.3g} to {span.stop:.3g}")
+        told.append(f"{name}: {', '.join(words)}")
+    axes.set(xlim=(0, end), ylim=(len(lanes) - 0.5, -0.5), xlabel=unit)
+    axes.set_yticks(range(len(lanes)), list(lanes), color=COLORS["ink"])
+    axes.grid(visible=False, axis="y")
+    names = sorted(kinds)
+    handles = [kinds[name] for name in names]
+    figure.legend(handles, names, loc="outside lower left", ncols=4)
+    return describe(figure, title, *told)
+
+
+# A real pipeline, timed
+
+
+def take_apart(gain: Any, step: Sequence[Sequence[Span]]) -> str:
+    """Say where two ranks with four micro-batches lose what the formula promises.
+
+    `gain` is the measured ratio to one rank with the whole batch, and `step` is a step
+    of the two.
+    """
+    bubble = find_bubble(step)
+    reached = 2 * (1 - bubble)
+    longer = reached / gain.value
+    lines = [
+        "formula:  bubble 20 %, so 2 × 0.80 = 1.60 × as fast",
+        f"this run: bubble {100 * bubble:.0f} %, so 2 × {1 - bubble:.2f} "
+        f"= {reached:.2f} × as fast",
+        f"measured: {gain.value:.2f} × as fast, so actions take {longer:.2f} × as long "
+        "as on one rank",
+    ]
+    return "\n".join(lines)
+
+
+class NotedStage(PipelineStage):
+    """A stage that notes when each of its actions began and ended, without waiting."""
+
+    spans: list[tuple[float, float, str]]
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **more: Any) -> Any:
+        """Send a micro-batch forward."""
+        begun = time.perf_counter()
+        result = super().forward_one_chunk(fwd_chunk_id, *args, **more)
+        self.spans.append((begun, time.perf_counter(), f"F{fwd_chunk_id}"))
+        return result
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **more: Any) -> Any:
+        """Send the gradient of a micro-batch back."""
+        begun = time.perf_counter()
+        result = super().backward_one_chunk(bwd_chunk_id, *args, **more)
+        self.spans.append((begun, time.perf_counter(), f"B{bwd_chunk_id}"))
+        return result
+
+
+def time_pipeline(
+    make: Callable[..., Any], size: int, width: int, m: int, steps: int = 9
+) -> list[list[tuple[float, float, str]]]:
+    """Run GPipe's schedule on this rank; return each step's (begin, end, action)."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    net, x, y = make(size, width)
+    each = len(net) // n
+    part = net[rank * each : (rank + 1) * each]
+    stage = NotedStage(part, rank, n, x.device)
+    schedule = ScheduleGPipe(stage, m, loss_fn=torch.nn.functional.mse_loss)
+    noted = []
+    for _ in range(1 + steps):  # the first one also gets ready
+        stage.spans = []
+        dist.barrier()
+        schedule.step(x, target=y)
+        noted.append(stage.spans)
+    return noted[1:]
+
+
+def pick_step(runs: Sequence[Sequence[Any]]) -> list[list[Span]]:
+    """Return the spans of each rank in the step whose bubble is the median."""
+    steps = []
+    for noted in zip(*runs, strict=True):
+        begun = min(begin for spans in noted for begin, _, _ in spans)
+        lanes = []
+        for spans in noted:
+            lane = []
+            for begin, end, action in spans:
+                phase = _PHASES[action[0]]
+                lane.append(Span(begin - begun, end - begun, phase, action))
+            lanes.append(lane)
+        steps.append(lanes)
+    steps.sort(key=find_bubble)
+    return steps[len(steps) // 2]
 
 
 def count_received() -> int:

@@ -78,12 +78,13 @@ def test_a_plan_of_an_all_reduce_leaves_the_sum_on_every_rank(plans, name, ranks
     assert set(torch.cat(held).tolist()) == {2.0**ranks - 1}
 
 
-# Chapter 15: plans of a pipeline
+# More on chapter 15: plans of a pipeline
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.sampled_from(["gpipe", "1f1b"]))
 def test_a_plan_of_a_pipeline_has_the_bubble_of_the_formula(stages, batches, name):
-    plan = define("15_model_parallel.ipynb", "plans")[f"plan_{name}"](stages, batches)
+    functions = define("more/15_layers_in_parts.ipynb", "plans")
+    plan = functions[f"plan_{name}"](stages, batches)
     lanes = pipelines.simulate(plan, {"F": 1.0, "B": 2.0})
     assert [len(lane) for lane in lanes] == [2 * batches] * stages
     bubble = (stages - 1) / (batches + stages - 1)

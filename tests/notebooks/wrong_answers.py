@@ -230,7 +230,11 @@ WRONG = {
     "12/epochs_from": asks_an_empty_loader_forever,
     "13/halves": sends_whole_tensors,
     "14/keep_the_rest": keeps_nothing,
-    "15/conduct": ["F0 B0 F1 B1 F2 B2 F3 B3", "F1 B1 F0 B0 F2 B2 F3 B3"],
+    "15/conduct": [
+        "F0 B0 F1 B1 F2 B2 F3 B3",
+        "F1 B1 F0 B0 F2 B2 F3 B3",
+        "F0 B0 F1 B1 F2 B2 F3 B3",
+    ],
     "16/messages": asks_after_each_gradient,
     "16/leak": KeepsAllFilms,
     "17/keeper": WritesInPlace,

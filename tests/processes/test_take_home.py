@@ -326,3 +326,23 @@ def test_the_game_of_chapter_16_is_played_over_rpc_and_says_how_it_ended(tmp_pat
     assert 0 < int(mean) < 475
     last = done.stdout.splitlines()[-1]
     assert re.fullmatch(r"not solved, \d+ of 475, after 12 rounds; observers: 1", last)
+
+
+def test_the_script_of_chapter_15_goes_on_from_its_checkpoint_on_one_rank(tmp_path):
+    first = run("15_train_sharded", tmp_path, "--steps", 30)
+    assert first.returncode == 0, first.stderr
+    held = re.search(r"rank 0 holds ([\d,]+) of ([\d,]+) weights", first.stdout)
+    mine, whole = [int(number.replace(",", "")) for number in held.groups()]
+    assert mine == pytest.approx(whole / 2, rel=0.01)
+    (loss,) = re.findall(r"step 30: loss ([\d.]+)", first.stdout)
+    assert float(loss) < 0.6  # of targets whose mean square is 1
+    one = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    command = [sys.executable, *one, str(SCRIPTS["15_train_sharded"]), "--steps", "1"]
+    variables = os.environ | LOOPBACK | {"OMP_NUM_THREADS": "1"}
+    second = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True
+    )
+    assert second.returncode == 0, second.stderr
+    assert f"rank 0 holds {whole:,} of {whole:,} weights" in second.stdout
+    (later,) = re.findall(r"step 31: loss ([\d.]+)", second.stdout)
+    assert float(later) < 0.6

@@ -8,14 +8,15 @@ from torch.nn import functional as F
 
 _PIPELINES = runpy.run_path(str(Path(__file__).parents[1] / "pipelines.py"))
 
-# 1. A plan that two ranks play
+# 1. A plan that three ranks play
 
 
 def conduct(score):
     """Every action once, nobody waits forever, little is kept, the end comes early."""
     orders = [line.split() for line in score]
+    assert len(orders) == 3, f"it has {len(orders)} lines; there are three ranks."
     right = sorted(f"{kind}{i}" for kind in "FB" for i in range(4))
-    for rank, most in enumerate((2, 1)):
+    for rank, most in enumerate((3, 2, 1)):
         order = orders[rank]
         assert sorted(order) == right, (
             f"rank {rank} does {', '.join(sorted(order))}; {', '.join(right)} are "
@@ -25,7 +26,7 @@ def conduct(score):
         assert max(kept) <= most, (
             f"rank {rank} keeps {max(kept)} micro-batches at once; {most} would do."
         )
-    plan = [[f"{rank}{action}" for action in orders[rank]] for rank in (0, 1)]
+    plan = [[f"{rank}{action}" for action in orders[rank]] for rank in (0, 1, 2)]
     lanes = _PIPELINES["simulate"](plan, {"F": 1, "B": 2})
     for rank, lane in enumerate(lanes):
         assert len(lane) == 8, (
@@ -33,8 +34,8 @@ def conduct(score):
             f"rank {rank} at {orders[rank][len(lane)]}."
         )
     last = max(lane[-1].stop for lane in lanes)
-    assert last == 15, (
-        f"it takes {last:g} turns, where F is one and B is two; 15 are enough."
+    assert last == 18, (
+        f"it takes {last:g} units of time, where F is one and B is two; 18 are enough."
     )
     return "the smallest bubble there is, and as little kept as can be."
 
