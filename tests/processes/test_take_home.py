@@ -236,3 +236,18 @@ def test_the_script_of_chapter_07_needs_less_in_parts_and_checkpointed(tmp_path)
         assert done.returncode == 0, done.stderr
         peaks[options[0]] = float(re.search(r"at most (\d+) MB", done.stdout)[1])
     assert 0 < peaks["--parts=4"] < peaks["--parts=1"]
+
+
+def test_the_script_of_chapter_18_bounds_a_step_by_the_figures_it_is_given(tmp_path):
+    figures = "--tflops", 0.001, "--gbs", 1000
+    done = run("18_bound_your_step", tmp_path, "--steps", 2, *figures)
+    assert done.returncode == 0, done.stderr
+    flops = 5 * 2 * 256 * 1024 * 4096  # inputs need no gradients
+    assert f"{flops:,} FLOP at 0.001 TFLOP/s: at least {flops / 1e6:.3f} ms" in (
+        done.stdout
+    )
+    moved, least = re.search(r"([\d,]+) bytes .* ([\d.]+) ms", done.stdout).groups()
+    assert float(least) == pytest.approx(int(moved.replace(",", "")) / 1e9, abs=1e-3)
+    took = float(re.search(r"a step takes ([\d.]+) ms", done.stdout)[1])
+    times = float(re.search(r"([\d.]+) times the largest", done.stdout)[1])
+    assert times == pytest.approx(took / flops * 1e6, abs=0.06)
