@@ -36,7 +36,7 @@ OFFERS = {
     "B200, mixed precision": ("B200", "bf16_tflops", 1),
     "8 × H100, mixed precision": ("H100", "bf16_tflops", 8),
 }
-#: Of `plan_training`, as ipywidgets' `interact` takes them.
+#: Of `print_plan`, as ipywidgets' `interact` takes them.
 SLIDERS = {
     "card": [*CARDS["watts"].dropna().index],
     "number": (1, 64),
@@ -318,3 +318,15 @@ def plan_training(
     hours = flops / speed / goodput / 3600
     energy = 1.3 * number * hours * row["watts"] / 1e6
     return float(hours / 24), float(number * hours * dollars), float(energy)
+
+
+def print_plan(
+    card: str = "H100",
+    number: int = 8,
+    dollars: float = 3.0,
+    mfu: float = 0.4,
+    goodput: float = 1.0,
+) -> None:
+    """Print what a training takes, as `plan_training` says."""
+    days, cost, energy = plan_training(card, number, dollars, mfu, goodput)
+    print(f"{number} × {card}: {days:.1f} days, {cost:,.0f} dollars, {energy:.1f} MWh")
