@@ -1,8 +1,8 @@
 """A link that this machine does not have: a process group that holds messages back.
 
-Chapter 14 trains over it. A message goes through the world's own group, and is then
-held back for as long as the link would have carried it; so the link's time comes on
-top of the real exchange. The link carries one message after the other: an all-reduce
+Chapters 12 and 14 train over it. A message goes through the world's own group, and is
+then held back for as long as the link would have carried it; so the link's time comes
+on top of the real exchange. The link carries one message after the other: an all-reduce
 and an all-gather as a ring does, a broadcast as a tree does.
 """
 
@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import _create_work_from_future
 
 #: PyTorch makes a group by the name of what carries its messages.
 BACKEND = "simulated_link"
-#: Links of chapter 14: latency in seconds, bytes per second. "none" adds nothing.
+#: Links of both chapters: latency in seconds, bytes per second. "none" adds nothing.
 LINKS = {
     "none": None,
     "100 Mbit/s": Link(25e-6, 1e8 / 8),

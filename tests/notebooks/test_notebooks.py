@@ -14,7 +14,7 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 SAME = "nbval-check-output"
 LEAST = 5
 #: Chapters whose second edition is to come have fewer.
-FEWER = {"11": 4, "12": 3, "19": 4}
+FEWER = {"19": 4}
 BEHIND_THE_BACK = {
     r"[!%] *(?:pip|conda|mamba|uv)\b": "installs something",
     r"! *python\b": "runs another Python than this one's: write {PYTHON}",

@@ -238,6 +238,41 @@ def test_the_script_of_chapter_07_needs_less_in_parts_and_checkpointed(tmp_path)
     assert 0 < peaks["--parts=4"] < peaks["--parts=1"]
 
 
+def test_two_processes_of_chapter_11_learn_what_one_learns(tmp_path, monkeypatch):
+    losses = []
+    for processes in (1, 2):
+        launcher = [*TWO_PROCESSES[:-1], f"--nproc-per-node={processes}"]
+        monkeypatch.setitem(globals(), "TWO_PROCESSES", launcher)
+        done = run("11_data_parallel", tmp_path, "--steps", 20)
+        assert done.returncode == 0, done.stderr
+        found = re.search(rf"^{processes} ranks? .*: ([\d.]+)$", done.stdout, re.M)
+        losses.append(float(found[1]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_the_script_of_chapter_12_learns_the_same_in_one_process_and_in_two(tmp_path):
+    """And where one process began, two go on."""
+    straight, resumed = tmp_path / "straight", tmp_path / "resumed"
+    straight.mkdir()
+    resumed.mkdir()
+    one = [word.replace("=2", "=1") for word in TWO_PROCESSES]
+    command = [sys.executable, *one, str(SCRIPTS["12_train_ddp"]), "--epochs=1"]
+    subprocess.run(command, cwd=resumed, env=os.environ | LOOPBACK, check=True)
+    accuracies = []
+    for folder, epochs in ((straight, ["0", "1"]), (resumed, ["1"])):
+        done = run("12_train_ddp", folder, "--epochs=2")
+        assert done.returncode == 0, done.stderr
+        assert re.findall(r"^epoch (\d+): loss", done.stdout, re.M) == epochs
+        accuracies.append(
+            float(re.search(r"2 processes: accuracy (\S+)", done.stdout)[1])
+        )
+    assert accuracies[0] > 0.5
+    assert accuracies[1] == pytest.approx(accuracies[0], abs=0.01)
+    saved = torch.load(straight / "checkpoint.pt")
+    assert saved["epoch"] == 1
+    assert not any(name.startswith("module.") for name in saved["net"])
+
+
 def test_the_script_of_chapter_18_bounds_a_step_by_the_figures_it_is_given(tmp_path):
     figures = "--tflops", 0.001, "--gbs", 1000
     done = run("18_bound_your_step", tmp_path, "--steps", 2, *figures)

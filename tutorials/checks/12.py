@@ -41,7 +41,7 @@ def bytes_sent(bytes_sent):
     return "the bytes are those that DDP's buckets hold, times 2 (n - 1) / n."
 
 
-# 2. Interrupted, and gone on
+# 2. Interrupted and resumed
 
 
 class _Loader(DataLoader):
