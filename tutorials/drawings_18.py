@@ -82,7 +82,7 @@ def draw_step(
 ) -> Figure:
     """Draw the operations that take the longest, of a table with their seconds.
 
-    The legend has the share of its roof that each reaches, with bytes from memory.
+    The roof of the title, and of the legend's shares, is that of the memory.
     """
     longest = table.sort_values("seconds", ascending=False).head(number)
     dots = {}
@@ -92,7 +92,7 @@ def draw_step(
         short = str(name).removeprefix("aten::").strip("_").removeprefix("native_")
         share = y / min(peak, x * slopes["memory"])
         dots[f"{short}: {share:.0%}"] = (x, y)
-    least = bound_operations(table, max(slopes.values()), peak)
+    least = bound_operations(table, slopes["memory"], peak)
     factor = table["seconds"].sum() / least.sum()
     title = f"A step's operations take {factor:.1f} times what the roof allows"
     return draw_roofline(slopes, {"products": peak}, dots, title=title)
