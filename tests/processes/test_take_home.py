@@ -346,3 +346,18 @@ def test_the_script_of_chapter_15_goes_on_from_its_checkpoint_on_one_rank(tmp_pa
     assert f"rank 0 holds {whole:,} of {whole:,} weights" in second.stdout
     (later,) = re.findall(r"step 31: loss ([\d.]+)", second.stdout)
     assert float(later) < 0.6
+
+
+def test_the_script_of_chapter_18_bounds_a_step_by_the_figures_it_is_given(tmp_path):
+    figures = "--tflops", 0.001, "--gbs", 1000
+    done = run("18_bound_your_step", tmp_path, "--steps", 2, *figures)
+    assert done.returncode == 0, done.stderr
+    flops = 5 * 2 * 256 * 1024 * 4096  # inputs need no gradients
+    assert f"{flops:,} FLOP at 0.001 TFLOP/s: at least {flops / 1e6:.3f} ms" in (
+        done.stdout
+    )
+    moved, least = re.search(r"([\d,]+) bytes .* ([\d.]+) ms", done.stdout).groups()
+    assert float(least) == pytest.approx(int(moved.replace(",", "")) / 1e9, abs=1e-3)
+    took = float(re.search(r"a step takes ([\d.]+) ms", done.stdout)[1])
+    times = float(re.search(r"([\d.]+) times the largest", done.stdout)[1])
+    assert times == pytest.approx(took / flops * 1e6, abs=0.06)
