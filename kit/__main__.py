@@ -1,4 +1,4 @@
-"""Say what this machine is, or where a training loop's time goes: from a shell.
+"""Describe this machine, or show where a training loop's time goes.
 
 examples:
   python -m kit machine
@@ -7,7 +7,7 @@ examples:
   python -m kit diagnose --script train.py --html report.html -- --its-own arguments
   python -m kit diagnose --script train.py --try-compile
 
-In train.py, the training loop is a function that says `yield` after each step:
+In train.py, the training loop is a function with a `yield` after each step:
 
   def train(*, batch_size=64):
       model, loader = ...
@@ -15,11 +15,11 @@ In train.py, the training loop is a function that says `yield` after each step:
           ...
           yield len(batch)
 
-With --script it runs once, as it is, in this folder, and prints and writes what it
-always does. A step ends with `optimizer.step()`.
+With --script, the script runs once, unmodified, in this folder, and prints and writes
+what it always does. A step ends with `optimizer.step()`.
 
-Exit status: 0 diagnosed, 1 it could not be measured, 2 it was asked for wrongly, 130 it
-was interrupted. An error of the script itself is shown as Python shows it.
+Exit status: 0 diagnosed, 1 could not be measured, 2 wrong usage, 130 interrupted. An
+error in the script itself is shown as Python shows it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def _check(
     if unknown:
         parser.error(f"unknown: {' '.join(unknown)}")
     if (options.script is None) == (options.target is None):
-        parser.error("diagnose train.py:train, or --script train.py -- its arguments")
+        parser.error(
+            "name a function, train.py:train, or --script train.py -- its arguments"
+        )
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -102,19 +104,19 @@ def make_parser() -> argparse.ArgumentParser:
     summary, _, examples = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(prog="python -m kit", description=summary)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("machine", help="say what this machine is, and why")
+    commands.add_parser("machine", help="show what the kit knows about this machine")
     look = {"epilog": examples, "formatter_class": argparse.RawDescriptionHelpFormatter}
-    said = "say where the time of a script's training loop goes"
+    said = "show where the time of a training loop goes"
     diagnosing = commands.add_parser("diagnose", help=said, **look)
     add = diagnosing.add_argument
     add("target", nargs="?", help="train.py:train, or package:train")
-    add("knobs", nargs="*", metavar="name=value", help="its arguments")
-    add("--script", type=parse_file, metavar="FILE", help="train.py, as it is")
+    add("knobs", nargs="*", metavar="name=value", help="the function's arguments")
+    add("--script", type=parse_file, metavar="FILE", help="a script to run as it is")
     each = "--optimizer-steps-per-step"
-    add(each, type=parse_count, default=1, metavar="N", help="of a script, 1 as a rule")
-    add("--seconds", type=float, default=60.0, help="how long it may take")
-    add("--try-compile", action="store_true", help="try that, too; it takes minutes")
-    add("--html", type=Path, metavar="FILE", help="write the report as a page")
+    add(each, type=parse_count, default=1, metavar="N", help="in a script; default 1")
+    add("--seconds", type=float, default=60.0, help="time limit; default 60")
+    add("--try-compile", action="store_true", help="also try torch.compile (minutes)")
+    add("--html", type=Path, metavar="FILE", help="also write the report as a web page")
     return parser
 
 
@@ -128,7 +130,7 @@ def parse_file(name: str) -> Path:
 def parse_count(word: str) -> int:
     """Return a number that counts something, 1 or more."""
     if not word.isdigit() or int(word) < 1:
-        raise argparse.ArgumentTypeError(f"{word!r} is no number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number of 1 or more")
     return int(word)
 
 
@@ -137,7 +139,7 @@ def parse_target(target: str) -> tuple[str, str]:
     where, _, function = target.rpartition(":")
     if not where:
         raise argparse.ArgumentTypeError(
-            f"which function of it? {target}:train. Or as it is: --script {target}"
+            f"name a function in it, {target}:train, or use --script {target}"
         )
     if where.endswith(".py"):
         parse_file(where)
@@ -152,7 +154,7 @@ def parse_knob(word: str) -> tuple[str, Any]:
     """
     name, equals, text = word.partition("=")
     if not (equals and name.isidentifier()):
-        raise argparse.ArgumentTypeError(f"{word!r} is not written name=value")
+        raise argparse.ArgumentTypeError(f"{word!r} is not of the form name=value")
     try:
         return name, ast.literal_eval(text)
     except (ValueError, SyntaxError):

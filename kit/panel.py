@@ -353,7 +353,7 @@ def explore(
         request.check()
         if predict is not None and not callable(predict):
             raise ExperimentError(
-                f"predict={format_value(predict)} is no function.\n"
-                "Pass one of knobs, such as predict=lambda batch_size: 9 / batch_size."
+                f"predict={format_value(predict)} is not a function.\n"
+                "Pass a function of knobs: predict=lambda batch_size: 9 / batch_size."
             )
         return Panel((experiment, on, choices), request, predict, title)

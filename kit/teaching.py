@@ -100,11 +100,13 @@ def claim(
     '✓'
     """
     if expect not in _EXPECTATIONS:
-        raise ValueError(f"claim(): expect={expect!r} is none of {_EXPECTATIONS}.")
+        raise ValueError(f"claim(): expect={expect!r} is not one of {_EXPECTATIONS}.")
     ratio = ratio.ratio if isinstance(ratio, Comparison) else ratio
     if not isinstance(ratio, Ratio):
         shown = figures.format_value(ratio, 60)
-        raise TypeError(f"claim(): {shown} is no ratio: pass comparison.ratios[label].")
+        raise TypeError(
+            f"claim(): {shown} is not a ratio: pass comparison.ratios[label]."
+        )
     judged = not is_quick()
     made = Claim(sentence, ratio, expect, at_least, otherwise, open, judged)
     tell_listeners(made)
@@ -159,7 +161,7 @@ def guess(question: str, answer: float | None = None, *, unit: str = "×") -> Gu
     is_single = hasattr(answer, "__float__") and getattr(answer, "ndim", 0) == 0
     number = float(answer) if is_single else math.nan
     if not math.isfinite(number):
-        raise ValueError(f"guess(): answer={answer!r} is no number; put 1.5, say.")
+        raise ValueError(f"guess(): answer={answer!r} is not a number; put 1.5, say.")
     return Guess(question, number, unit)
 
 

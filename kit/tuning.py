@@ -36,10 +36,10 @@ __all__ = [
 ]
 
 #: What an argument should have been, and what to do.
-_SECONDS = "a time to measure for.\nSay a positive number of seconds, or leave it out."
-_BYTES = "a number of bytes.\nSay memory=2e9, or leave it out to take what is free."
-_SAMPLES = "a number of samples.\nSay a whole number, most=len(data), or leave it out."
-_WORKERS = "a number of workers to compare with none.\nSay some, num_workers=[1, 2, 4]."
+_SECONDS = "a valid time to measure.\nPass a positive number of seconds, or omit it."
+_BYTES = "a number of bytes.\nPass memory=2e9, or omit it to use what is free."
+_SAMPLES = "a number of samples.\nPass a whole number, most=len(data), or omit it."
+_WORKERS = "a number of workers to compare with none.\nPass num_workers=[1, 2, 4]."
 
 
 def _check_number(name: str, value: Any, kind: type, advice: str) -> None:
@@ -233,7 +233,7 @@ def _take_batches(make_loader: Any, step: Any, *, num_workers: int) -> Iterator[
             if step is not None:
                 step(batch)
             yield 1
-    raise ValueError("no batch came: is its data set empty, or drop_last=True?")
+    raise ValueError("no batch arrived: is its data set empty, or drop_last=True?")
 
 
 # How large a batch
@@ -312,8 +312,8 @@ class BatchSizeTuning:
             raise ExperimentError(
                 f"a step yielded {items:.3g} items with {self.knob}={size}, and "
                 f"{before:.3g} with {smallest}.\nYield the number of samples (len() of "
-                "a batch that is a dict counts its keys), and where the data set has "
-                f"no more, say most={items:.0f}."
+                "a batch that is a dict counts its keys), and if the data set has no "
+                f"more, pass most={items:.0f}."
             )
 
     def choose_next(self) -> int | None:
@@ -421,8 +421,8 @@ def find_batch_size(
             _check_number("most", most, Integral, _SAMPLES)
         if knob in knobs:
             raise ExperimentError(
-                f"{knob}={format_value(knobs[knob])} is set, and searched for.\n"
-                "Leave it out, or name the knob to search for: knob=…."
+                f"{knob}={format_value(knobs[knob])} is set, but also searched for.\n"
+                "Omit it, or name the knob to search for: knob=…."
             )
         resolved = resolve(experiment)
         smallest = min(_SMALLEST, most or _SMALLEST)
@@ -438,7 +438,7 @@ def find_batch_size(
             raise ExperimentError(
                 f"{resolved.name} does not fit into {format_bytes(budget)} with "
                 f"{knob}={min(result.too_large)}.\nA smaller model or input, "
-                "checkpointing, or an optimizer with less state may: chapter 07."
+                "checkpointing, or an optimizer with less state may fit: chapter 07."
             )
     return result
 

@@ -49,8 +49,8 @@ def keep(name: str, make: Callable[[Path], None], *, megabytes: int) -> Path:
         if not os.path.exists(place):  # what another process made is as good
             raise DataError(
                 f"cannot keep {name} in {home}: {error.strerror or error}.\n"
-                f"It needs {megabytes} MB in a folder that can be written: set "
-                "KIT_CACHE=<such a folder>, and try again."
+                f"It needs {megabytes} MB in a writable folder: set KIT_CACHE=<a "
+                "writable folder>, and try again."
             ) from error
     return place
 

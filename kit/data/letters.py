@@ -48,7 +48,7 @@ _HEIGHT = 10  # half the height of a letter, in pixels, before it is resized
 
 
 def glyphs(train: bool = True) -> GreyImages:
-    """Draw grey images of ten letters once, and return them as a data set in memory.
+    """Draw gray images of ten letters once, and return them as a data set in memory.
 
     60,000 images to train on, or 10,000 to test with: 28 × 28 pixels, as many of each
     letter, in no order; written by many hands, and partly hidden by a strip of paper.
@@ -79,13 +79,14 @@ def glyphs(train: bool = True) -> GreyImages:
             images, labels = map(torch.from_numpy, (kept["images"], kept["labels"]))
     except Exception as error:  # a broken archive raises whatever it likes
         raise DataError(
-            f"cannot read {place}: {error}.\nRemove this file: then it is drawn again."
+            f"cannot read {place}: {error}.\n"
+            "Remove this file, and it will be drawn again."
         ) from error
     return GreyImages(images, labels.long(), LETTERS)
 
 
 class GreyImages:
-    """Hold labelled grey images in memory, one by one or as whole batches.
+    """Hold labelled gray images in memory, one by one or as whole batches.
 
     `images` (uint8, N × 1 × height × width) and `labels` (int64, N) are all of them;
     `classes` names the labels. `dataset[i]` is (image, label): a float32 tensor
@@ -131,7 +132,7 @@ class GreyImages:
         return GreyImages(images, labels, self.classes)
 
     def __repr__(self) -> str:
-        return f"{len(self):,} grey images of {len(self.classes)} classes"
+        return f"{len(self):,} gray images of {len(self.classes)} classes"
 
     def _repr_html_(self) -> str:
         from PIL.Image import fromarray

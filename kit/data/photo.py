@@ -49,7 +49,7 @@ def photos(n: int = 1024) -> Path:
     ['circle', 'crescent', 'cross']
     """
     if n < len(CLASSES):
-        raise ValueError(f"photos(n={n}): n is at least 10, one photo for each class")
+        raise ValueError(f"photos(n={n}): n must be at least 10, one photo per class")
     n = min(n, MOST_IN_QUICK_MODE) if is_quick() else n
 
     def make(folder: Path) -> None:

@@ -69,8 +69,8 @@ def describe_competition(savings: Mapping[str, Saving], profile: Profile) -> str
     if loading.low < _COMPETES * waits:
         return ""
     return (
-        f"The loop waits for its data during {waits:.0%} of a step only, yet without "
-        "loading a step takes much less time: worker processes and training compete "
+        f"The loop waits for its data during only {waits:.0%} of a step, yet without "
+        "loading, a step takes much less time: worker processes and training compete "
         "for the cores."
     )
 
@@ -128,16 +128,16 @@ _LOADING = "04 loading"
 ADVICE = [
     Advice(
         "input",
-        "The loop waits for a queue or another process: make that one faster, or let "
-        "it run ahead.",
+        "The loop waits for a queue or another process: make that process faster, or "
+        "let it run ahead.",
         "batches = queue.Queue(maxsize=8)  # more of them may be ready",
         _LOADING,
         when=_has_no_loader,
     ),
     Advice(
         "input",
-        "Each epoch starts its workers anew, and waits for their first batches: let "
-        "them stay.",
+        "Each epoch starts new workers and waits for their first batches: keep the "
+        "workers alive.",
         "DataLoader(…, persistent_workers=True)",
         _LOADING,
         when=_starts_workers_anew,
@@ -160,9 +160,8 @@ ADVICE = [
     ),
     Advice(
         "input",
-        "The loop waits for its data, but a batch is loaded so quickly that workers, "
-        "which have to send it, seldom gain: take each batch out of memory by one "
-        "index.",
+        "The loop waits for its data, but a batch loads so quickly that workers, which "
+        "have to send it, rarely help: index each batch directly from memory.",
         "batch = rows[order[n : n + batch_size]]  # in place of a loader",
         _LOADING,
         when=_loads_quickly,
@@ -179,21 +178,21 @@ ADVICE = [
     ),
     Advice(
         "input",
-        "The loop waits for its data: load in worker processes, which gain where a "
+        "The loop waits for its data: load in worker processes, which help where a "
         "sample takes longer to make than to send, or do less per sample.",
         _MORE_WORKERS,
         _LOADING,
     ),
     Advice(
         "transfer",
-        "The loop waits for batches to reach the device: pin them and do not wait.",
+        "The loop waits for batches to reach the device: pin them, and do not wait.",
         "batch.to(device, non_blocking=True)  # with DataLoader(…, pin_memory=True)",
         _LOADING,
     ),
     Advice(
         "python",
         "The framework's own code takes the time: switch off what you do not need, "
-        "such as its progress bar, logging and checkpoints, or let it do that less "
+        "such as its progress bar, logging and checkpoints, or make it do that less "
         "often.",
         "Trainer(..., enable_progress_bar=False)  # as Lightning calls it",
         "02 profiling",
@@ -201,16 +200,16 @@ ADVICE = [
     ),
     Advice(
         "python",
-        "Your own code takes the time. What each step needs, such as sampling or "
-        "hooks, has to become quicker; what it does not need, such as logging, may "
-        "come every hundred steps.",
+        "Your own code takes the time. Make what each step needs, such as sampling or "
+        "hooks, faster; do what it does not need, such as logging, every hundred "
+        "steps.",
         "if step % 100 == 0: ...  # what a step does not need: log, save, metrics",
         "02 profiling",
     ),
     Advice(
         "overhead",
-        "Many small operations each cost more to start than to do: make them fewer and "
-        "larger.",
+        "Many small operations each take longer to start than to run: make them fewer "
+        "and larger.",
         "model = torch.compile(model)  # or larger batches, and no loop over samples",
         "08 fewer, larger kernels: where does the time go?",
         "Compiling changes results by rounding only; another batch size changes the "
@@ -225,11 +224,11 @@ ADVICE = [
     ),
     Advice(
         "optimizer",
-        "Updating the parameters takes the time: one operation over all of them is "
-        "quicker than one for each. Many optimizers take fused=True.",
+        "Updating the parameters takes the time: one operation on all of them is "
+        "faster than one for each. Many optimizers take fused=True.",
         "{update}",
         "08 fewer, larger kernels: one update for all parameters",
-        "It changes results by rounding only, and gains less than leaving it all out.",
+        "It changes results by rounding only, and saves less than leaving it all out.",
         remedy="fused",
     ),
     Advice(
@@ -266,14 +265,14 @@ ADVICE = [
     ),
     Advice(
         "healthy",
-        "Its work is useful, and a repair that was tried does it in less time.",
+        "The work is useful, and a repair that was tried does it in less time.",
         "",
         "08 fewer, larger kernels; 10 mixed precision",
         when=_has_a_repair,
     ),
     Advice(
         "healthy",
-        "Nothing to repair was found. Whether the work is needed cannot be seen: "
+        "Nothing to repair was found. The kit cannot see whether the work is needed: "
         "padding, for example, is arithmetic like any other.",
         "kit.diagnose(train, seconds=120)  # more seconds see smaller savings",
         "07 memory, on padding; 12 DDP, for more devices",

@@ -76,9 +76,9 @@ def diagnose(
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not (number and 0 < seconds < math.inf):
         raise ExperimentError(
-            f"diagnose(): seconds={format_value(seconds)} is not a time that it may "
-            "take.\nA diagnosis looks at single steps: say how many seconds, 60 as a "
-            "rule."
+            f"diagnose(): seconds={format_value(seconds)} is not a valid time "
+            "limit.\nA diagnosis looks at single steps: pass a number of seconds, such "
+            "as 60."
         )
     with naming("diagnose()"):
         resolved = resolve(experiment)
@@ -136,19 +136,19 @@ class _Observation:
             if self.profile is None:
                 raise
             interrupt = error
-            self.notes.append("It was interrupted: what is missing was not measured.")
+            self.notes.append("It was interrupted: anything missing was not measured.")
         except BaseException as error:
             if not is_over:
                 raise
             # What it has shown is known all the same.
             said = f"{type(error).__name__}: {error}".partition("\n")[0]
-            self.notes.append(f"While it was ended, it raised {said}")
+            self.notes.append(f"While it was being stopped, it raised {said}")
         if not variant.runs[0].settled:
-            self.notes.append("Step times had not become stable during the warm-up.")
+            self.notes.append("Step times did not settle during the warm-up.")
         diagnosis = self._conclude()
         if interrupt is not None:
             kept: Any = KeyboardInterrupt(
-                "diagnose() was interrupted. What is known until then is kept as "
+                "diagnose() was interrupted. What was found so far is kept as "
                 f"`sys.last_value.diagnosis`:\n{diagnosis.sentence()}"
             )
             kept.diagnosis = diagnosis
@@ -173,7 +173,9 @@ class _Observation:
         """Note that the run has ended before all was measured."""
         if error:
             first, doing = error.partition("\n")[0], self.progress.doing
-            self.notes.append(f"It could not go on while the kit was {doing}: {first}")
+            self.notes.append(
+                f"It could not continue while the kit was {doing}: {first}"
+            )
             return
         steps = len(self.work.steps)
         self.notes.append(f"It ended after {steps} steps, before all was measured.")
@@ -298,8 +300,8 @@ class _Observation:
         self.notes = [*filter(None, said), *self.notes]
         if clock.find_initialised() and not profile.trace.devices:
             self.notes.append(
-                "What the accelerator did was not recorded: forward, backward and "
-                "update are the time of the host, which starts operations and waits."
+                "The accelerator's work was not recorded: forward, backward and update "
+                "are times on the host, which starts operations and waits."
             )
         for name, seconds in self.left.items():
             need = format_seconds(seconds)

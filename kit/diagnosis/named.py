@@ -86,7 +86,7 @@ def _find_idle_gradients(facts: Facts) -> str:
                 count += parameter.numel()
     if count <= _FEW_IDLE * whole:
         return ""
-    return f"Gradients of {count:,} numbers belong to no optimizer."
+    return f"{count:,} numbers have gradients but belong to no optimizer."
 
 
 def _find_autocast(facts: Facts) -> str:
@@ -133,7 +133,7 @@ def _find_embeddings(facts: Facts) -> str:
         if touched < _FEW_ROWS * rows:
             return (
                 f"A step touches {touched:,} of the {rows:,} rows of the embedding "
-                f"{name!r}, and its gradient and its update have all of them."
+                f"{name!r}, but its gradient and its update cover all of them."
             )
     return ""
 

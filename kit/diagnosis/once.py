@@ -35,6 +35,6 @@ def refuse_short_run(variant: Variant, steps: int) -> ExperimentError:
     """Return the error for a run that has ended before it was profiled."""
     longer = "Put `while True:` around its loop"
     if variant.experiment.is_script:
-        longer = "Let it train for longer, by its own arguments: they come after `--`"
+        longer = "Let it train longer, through its own arguments, which come after `--`"
     ended = f"{variant.call} ended after {steps} step{'s' * (steps != 1)}"
     return ExperimentError(f"{ended}, too few to see where its time goes.\n{longer}.")

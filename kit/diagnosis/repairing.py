@@ -38,7 +38,7 @@ class Repair(Switch):
 
     def refuse_compiled(self) -> str:
         """Return why it is not tried in a compiled loop, "" in others."""
-        compiled = "the compiler would compile anew"
+        compiled = "the compiler would recompile"
         return compiled if self.training.has_compiled else ""
 
 
@@ -138,7 +138,7 @@ class FusedUpdate(Repair):
         """Return why nothing can be fused, if so."""
         if any(self._find_name(each) for each in self.training.optimizers):
             return ""
-        return "its optimizers are fused already, or cannot be"
+        return "its optimizers are already fused, or cannot be"
 
     def _find_name(self, optimizer: Any) -> str:
         """Return what can be set: "fused", "foreach", or nothing."""

@@ -98,7 +98,7 @@ def _refuse_bfloat16(facts: Facts) -> str:
     if kinds and torch.float32 not in kinds:
         return f"its parameters are {', '.join(sorted(map(str, kinds)))}"
     if facts.training.uses_autocast:
-        return "the loop uses autocast already"
+        return "the loop already uses autocast"
     return miss_instructions(facts.training)
 
 
@@ -117,7 +117,7 @@ def miss_instructions(training: Training) -> str:
 
 
 def _refuse_compiled(facts: Facts) -> str:
-    return "it is compiled already" if facts.training.has_compiled else ""
+    return "it is already compiled" if facts.training.has_compiled else ""
 
 
 #: Settings first, as they are the simplest to change; the others as they are tried.
@@ -223,7 +223,7 @@ def find_due(facts: Facts, *, try_compile: bool = False) -> dict[str, str]:
             if is_asked_for or row.is_due(facts):
                 due[name] = row.find_obstacle(facts) or facts.switches[name].check()
         except Exception as error:  # a diagnosis must not end with one
-            due[name] = f"whether it may gain cannot be told ({type(error).__name__})"
+            due[name] = f"whether it can help is unknown ({type(error).__name__})"
     return due
 
 

@@ -193,7 +193,7 @@ class Diagnosis:
         """Say what a repair that was tried does here."""
         saving, name = self.tried[repair], self._fill(REPAIRS[repair].label)
         if not saving.is_known:
-            return f"What {name} saves is not known: {saving.reason}."
+            return f"What {name} saves is unknown: {saving.reason}."
         if saving.is_sure:
             effect = f" {REPAIRS[repair].effect}".rstrip()
             return f"Tried: with {name}, a step takes {saving} less time.{effect}"
@@ -205,8 +205,8 @@ class Diagnosis:
                 longer = f"{longer} longer"
             return f"Tried: with {name}, a step takes {longer}; don't use it here."
         if saving.low > 0:
-            return f"Tried: with {name}, a gain that may be too small, {saving}."
-        return f"Tried: with {name}, no gain can be told, {saving}."
+            return f"Tried: with {name}, the gain may be too small, {saving}."
+        return f"Tried: with {name}, there is no clear gain, {saving}."
 
     def remarks(self) -> list[str]:
         """Return what else a reader should know, a sentence each."""
@@ -272,7 +272,7 @@ class Diagnosis:
             return ""
         if self.advice.remedy == "compile":
             how = "--try-compile" if self.experiment.is_script else "try_compile=True"
-            return f"{self.advice.code}  (it may gain or lose: {how} tells)"
+            return f"{self.advice.code}  (it may help or hurt: {how} shows which)"
         if self.verdict == "healthy" and self.experiment.is_script:
             return "--seconds 120  # more seconds see smaller savings"
         if self.verdict == "healthy":

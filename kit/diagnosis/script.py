@@ -35,10 +35,10 @@ _UNENDING: list[greenlet] = []
 _LATE_SECONDS = 8.0
 #: An optimizer that steps less than so many times as often as another ends no step.
 _OFTEN = 0.1
-_CURE = """If it trains in processes or threads of its own, let its main thread do it. \
-Else put a `yield` into its loop, and diagnose that: train.py:train."""
-_LATE = f"""{{}} has called no optimizer.step() for {_LATE_SECONDS:g} s.
-If it prepares, wait; else end it (Ctrl+C). {_CURE}
+_CURE = """If it trains in its own processes or threads, make its main thread train. \
+Otherwise put a `yield` into its loop, and diagnose that function: train.py:train."""
+_LATE = f"""{{}} has not called optimizer.step() for {_LATE_SECONDS:g} s.
+If it is still preparing, wait; otherwise stop it (Ctrl+C). {_CURE}
 """
 
 
@@ -65,9 +65,9 @@ def load_function(where: str, function: str, seconds: float = 10.0) -> Any:
     is_file = path.suffix == ".py"
     sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
     said = (
-        f"{where} is still being imported after {seconds:g} s: it seems to train while "
-        "it is imported.\nDiagnose it as it is, with --script, or put the loop "
-        "into a function with a `yield`.\n"
+        f"{where} is still being imported after {seconds:g} s: it seems to train at "
+        "import.\nDiagnose it unmodified, with --script, or put the loop into a "
+        "function with a `yield`.\n"
     )
     with _telling_after(seconds, said):
         module = _import_file(path) if is_file else importlib.import_module(where)
@@ -90,7 +90,7 @@ def _import_file(path: Path) -> Any:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(f"script_{name}", path)
     if spec is None or spec.loader is None:
-        raise ExperimentError(f"{path} cannot be imported.\nName a file of Python.")
+        raise ExperimentError(f"{path} cannot be imported.\nName a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -204,7 +204,7 @@ class Script:
             with _telling_after(_LATE_SECONDS, _LATE.format(self.__name__)):
                 _resume(script)
             if script.dead:
-                said = f"{self.__name__} ended without one optimizer.step()."
+                said = f"{self.__name__} ended without calling optimizer.step()."
                 raise ExperimentError(f"{said}\n{_CURE}")
             yield 1
             while _resume(script):
@@ -219,8 +219,8 @@ class Script:
             return _Raised(KeyboardInterrupt()) if end.args else None
         except SystemExit as end:
             said = (
-                f"{self.__name__} ended itself with exit status {end.code}.\nWhat it "
-                "said stands above. Its own arguments come after `--`."
+                f"{self.__name__} ended with exit status {end.code}.\nIts own message "
+                "is above. Its own arguments come after `--`."
             )
             return _Raised(ExperimentError(said)) if end.code else None
         except BaseException as error:
@@ -270,6 +270,6 @@ class Script:
             _resume(script, _Ended())
         _UNENDING.append(script)  # to let go of it would be to end it, for ever
         raise ExperimentError(
-            f"{self.__name__} goes on when it is ended: an `except:` around its loop "
+            f"{self.__name__} keeps running when stopped: an `except:` around its loop "
             "catches everything.\nWrite `except Exception:` there."
         )

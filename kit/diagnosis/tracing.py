@@ -37,8 +37,8 @@ _PACKAGES = {"site-packages", "dist-packages"}
 _FRAMEWORKS = {"lightning", "pytorch_lightning", "transformers", "accelerate", "trl"}
 _FRAMEWORKS |= {"fastai", "ignite", "skorch", "stable_baselines3", "timm", "diffusers"}
 _FRAMEWORKS |= {"sentence_transformers", "composer", "catalyst", "mmengine"}
-_ONE_ONLY = """a profiler is already at work, and PyTorch has one only.
-Leave it out, around this call or inside the experiment: the kit records the same."""
+_ONE_ONLY = """a profiler is already running, and PyTorch allows only one.
+Remove it from around this call or inside the experiment: the kit records the same."""
 _KIT = f"{Path(__file__).parents[1]}{os.sep}"
 _DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
 _KINDS = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", *_DEVICE_KINDS}

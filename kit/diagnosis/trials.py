@@ -252,5 +252,5 @@ def describe_long_steps(steps: Sequence[StepTime]) -> str:
     every, share = round(len(plain) / len(long)), sum(long) / sum(plain)
     return (
         f"1 step in {every} takes about {statistics.fmean(long):.3g} s: {share:.0%} of "
-        "the time lies in such rare long steps."
+        "the time is spent in such rare long steps."
     )

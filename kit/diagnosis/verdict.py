@@ -108,7 +108,7 @@ def _find_unsure(
             if name in left:
                 return f"{label} was not tried for lack of time"
             if each and not each.is_known:
-                return f"what {label} saves is not known: {each.reason}"
+                return f"what {label} saves is unknown: {each.reason}"
             if each and each.value > _WORTH_A_REPAIR and not each.is_sure:
                 return f"with {label}, a step may take {each} less time"
     return ""

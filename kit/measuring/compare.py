@@ -60,36 +60,36 @@ class Request:
         if self.of == MEMORY and is_complete:
             raise ExperimentError(
                 f"of={self.of!r} does not go with seconds=None: it watches starts and "
-                "warm-ups.\nLeave seconds out."
+                "warm-ups.\nOmit seconds."
             )
         if self.of not in (SPEED, MEMORY) and not is_complete:
             raise ExperimentError(
-                f"of={format_value(self.of)} compares complete runs, and seconds="
-                f"{format_value(self.seconds)} cuts them.\n"
-                f"Say seconds=None; or compare {SPEED} or {MEMORY}."
+                f"of={format_value(self.of)} compares complete runs, but seconds="
+                f"{format_value(self.seconds)} cuts them short.\n"
+                f"Pass seconds=None, or compare {SPEED} or {MEMORY}."
             )
         is_metric = self.of not in QUANTITIES
         if is_metric and not _is_positive(self.within):
             raise ExperimentError(
                 f"of={format_value(self.of)} is a metric, compared by its difference, "
-                f"and within={format_value(self.within)} is none.\n"
+                f"and within={format_value(self.within)} is not a difference.\n"
                 "Say which difference counts as the same: within=0.01. "
                 f"Quantities: {', '.join(QUANTITIES)}."
             )
         if self.within is not None and not is_metric:
             raise ExperimentError(
-                f"within={format_value(self.within)} is for metrics, and {self.of} is "
-                "compared as a ratio.\nLeave it out."
+                f"within={format_value(self.within)} is for metrics, but {self.of} is "
+                "compared as a ratio.\nOmit it."
             )
         if self.of == SPEED and not is_complete and self.repeats != _REPEATS:
             raise ExperimentError(
                 f"repeats={format_value(self.repeats)} is for complete runs, memory "
-                f"and metrics: more {SPEED} need more time.\nSay seconds=…"
+                f"and metrics: more {SPEED} need more time.\nPass seconds=…"
             )
         if self.unit is not None and self.of != SPEED:
             raise ExperimentError(
-                f"unit={format_value(self.unit)} is for {SPEED}, and {self.of} has a "
-                "unit of its own.\nLeave it out."
+                f"unit={format_value(self.unit)} is for {SPEED}, but {self.of} has "
+                "its own unit.\nOmit it."
             )
         read_unit(self.unit)
 
@@ -98,7 +98,7 @@ def check_effort(seconds: Any, repeats: Any) -> None:
     """Raise ExperimentError for what is no time, or no number of runs."""
     if seconds is not None and not _is_positive(seconds):
         raise ExperimentError(
-            f"seconds={format_value(seconds)} is not a time to measure for.\n"
+            f"seconds={format_value(seconds)} is not a valid time to measure.\n"
             "Use a positive number, or seconds=None to run the generator to its end."
         )
     is_whole = isinstance(repeats, Integral) and not isinstance(repeats, bool)
@@ -263,7 +263,7 @@ def make_variants(
             kind = type(value).__name__
             advice = f"A {kind} is one value: write a list, {knob}=[…]."
     raise ExperimentError(
-        f"one variant only ({planned[0].label}); there is nothing to compare.\n{advice}"
+        f"only one variant ({planned[0].label}); there is nothing to compare.\n{advice}"
     )
 
 
@@ -308,7 +308,7 @@ def _keep_what_was_measured(
         return interrupt
     comparison = _make_comparison(known, request)
     kept: Any = KeyboardInterrupt(
-        "compare() was interrupted. What was measured until then is kept as "
+        "compare() was interrupted. What was measured so far is kept as "
         f"`sys.last_value.comparison`:\n\n{comparison!r}"
     )
     kept.comparison = comparison

@@ -57,8 +57,8 @@ class Experiment:
                 hint = f" Did you mean {meant[0]}=?" if meant else ""
                 raise ExperimentError(
                     f"{self.name} has no knob for {knob}={format_value(value)}.{hint}\n"
-                    f"Its knobs: {', '.join(known) or 'none'}; one more is "
-                    f"(*, {knob}=…)."
+                    f"Its knobs: {', '.join(known) or 'none'}; to add it, "
+                    f"write (*, {knob}=…)."
                 )
         bound = {name: parameters[name].default for name in known} | {**knobs}
         for knob, value in bound.items():
@@ -75,13 +75,13 @@ class Experiment:
         for name, parameter in parameters.items():
             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
                 raise ExperimentError(
-                    f"{self.name} has the parameter {parameter}, which has no name to "
-                    f"set it by.\nWrite def {self.name}(*, {name}=…)."
+                    f"{self.name} has the parameter {parameter}, which cannot be set "
+                    f"by name.\nWrite def {self.name}(*, {name}=…)."
                 )
             if name in RESERVED:
                 raise ExperimentError(
-                    f"{self.name} has the knob {name!r}, a name that says how to "
-                    "measure.\nRename it."
+                    f"{self.name} has the knob {name!r}, a name that is reserved for "
+                    "how to measure.\nRename it."
                 )
         return parameters
 
@@ -94,8 +94,9 @@ class Experiment:
         )
         if not is_new:
             raise ExperimentError(
-                f"{self.name} returned {type(generator).__name__}, no new generator.\n"
-                "Say `yield n` after each step of its loop (n: items handled)."
+                f"{self.name} returned {type(generator).__name__}, not a new "
+                "generator.\nWrite `yield n` after each step of its loop "
+                "(n: items handled)."
             )
         return generator
 
@@ -112,14 +113,14 @@ def resolve(experiment: object, name: str | None = None) -> Experiment:
     label = name or getattr(inner, "__name__", type(inner).__name__)
     if not callable(inner):
         raise ExperimentError(
-            f"{label} is no function, so it is no experiment.\n"
-            "Pass the function itself, which says `yield n` after each step: a "
+            f"{label} is not a function, so it is not an experiment.\n"
+            "Pass the function itself, with a `yield n` after each step: a "
             "generator cannot be restarted."
         )
     if inspect.isfunction(inner) and not _returns_something(inner):
         raise ExperimentError(
-            f"{label} has no `yield`, so it is no experiment.\n"
-            "Say `yield n` in its loop where n items are done."
+            f"{label} has no `yield`, so it is not an experiment.\n"
+            "Write `yield n` in its loop where n items are done."
         )
     docstring = (inspect.getdoc(inner) or "").strip()
     title = docstring.splitlines()[0] if docstring else label
@@ -189,7 +190,7 @@ def list_choices(
         if not values:
             raise ExperimentError(
                 f"{name}=[] is an empty list of choices.\n"
-                "Name two values or more, the baseline first."
+                "Give two or more values, the baseline first."
             )
     for place in places:
         check_place(place)
@@ -211,7 +212,7 @@ def check_place(place: object) -> None:
     if place is not None and not hasattr(place, "prepare"):
         raise ExperimentError(
             f"on={format_value(place)} is not something to measure on.\n"
-            "Pass what kit.start_ranks(2) returned; a list is a choice for compare()."
+            "Pass what kit.start_ranks(2) returned. Lists of choices are for compare()."
         )
 
 

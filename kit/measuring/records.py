@@ -218,7 +218,7 @@ class Trial:
     def remarks(self) -> list[str]:
         """Return sentences about what a reader should know before using the figures."""
         said = {
-            "stopped": "Stopped before its end; what was measured until then is kept.",
+            "stopped": "Stopped early; what was measured until then is kept.",
             "not settled": "Warm-up did not settle: the speed was still changing.",
             "quick": "Quick mode: two steps, which say nothing about speed.",
         }

@@ -127,7 +127,7 @@ class Comparison:
             if not math.isnan(value := self.quantity(trial)[0]):
                 values[label] = value
         if not values:
-            return f"Nothing is known of {self.of}"
+            return f"Nothing is known about {self.of}"
         ends = {
             "highest": max(values, key=lambda label: values[label]),
             "lowest": min(values, key=lambda label: values[label]),
@@ -275,8 +275,8 @@ class Comparison:
         """
         if unit is not None and self.of != SPEED:
             raise ValueError(
-                f"Comparison.plot: unit={unit!r} is for {SPEED}, and {self.of} has a "
-                "unit of its own. Leave it out."
+                f"Comparison.plot: unit={unit!r} is for {SPEED}, but {self.of} has "
+                "its own unit. Omit it."
             )
         predicted = predict_choices(predict, _list_knobs(self.trials))
         plot = Plot(self, predicted, x, title or self.sentence(), unit)
@@ -334,7 +334,7 @@ def _plot_lines(
     if not all(isinstance(position, (int, float)) for position in positions):
         raise ValueError(
             f"Comparison.plot: x={x!r} is not a knob with numbers in every trial; its "
-            f"values are {positions}. Leave x out for bars."
+            f"values are {positions}. Omit x for bars."
         )
     names = [_name_line(each, knobs, x) for each in knobs]
     series: dict[str, figures.Series] = {}

@@ -285,7 +285,8 @@ class Driver:
         whole.seconds += self.tail_seconds
         if not whole.steps:
             raise ExperimentError(
-                f"{self.variant.call} made no step.\nYield how many items it handled."
+                f"{self.variant.call} completed no step.\n"
+                "Yield how many items each step handled."
             )
         self.run.add(whole)
 
@@ -412,7 +413,7 @@ class Driver:
             if because is None:
                 self._note_error(error, "closing (its `finally:`)")
                 raise
-            because.add_note(f"Closing it has raised, too: {error!r}")
+            because.add_note(f"Closing it raised, too: {error!r}")
         finally:
             self._is_open = False
             restore_settings(self._settings)

@@ -229,7 +229,7 @@ class Shared:
                 kind = type(owner).__name__
                 error.add_note(
                     f"The state of a {kind} that the experiment closes over cannot be "
-                    "put back: build it inside, before the first `yield`."
+                    "restored: build it inside, before the first `yield`."
                 )
                 raise
 

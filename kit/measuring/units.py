@@ -66,7 +66,7 @@ def read_unit(text: str | None) -> Unit:
         if rate and not (_STEPS.fullmatch(rate[1]) or _THOUSANDS.fullmatch(rate[1])):
             return Unit(text)
     raise ExperimentError(
-        f"unit={format_value(text)} is no unit of a rate.\nWrite it as in "
+        f"unit={format_value(text)} is not a unit of a rate.\nWrite it as in "
         '"ms per step", "steps/s", "µs per image", "images/s", or "GB/s" where items '
         "are bytes."
     )

@@ -259,26 +259,26 @@ def _find_doubt(
     if "quick" in outcomes:
         return "Quick mode: two steps say nothing. Run it without KIT_QUICK=1."
     if "stopped" in outcomes:
-        return "It was stopped before its end: run it again."
+        return "It was stopped early: run it again."
     if is_rate:
         for trial in trials:
             settled = [run.settled for run in trial.runs]
             if 2 * sum(settled) < len(settled):
                 return (
                     f"Most runs of {describe(trial.experiment, trial.knobs)} never "
-                    "settled, the speed kept changing: compare complete runs "
+                    "settled; the speed kept changing. Compare complete runs "
                     "(seconds=None)."
                 )
     if not values:
-        return "Nothing was measured in both, or one of them was zero."
+        return "No round measured both variants, or one of them was zero."
     if not math.isfinite(math.fsum(values)):
-        return "It is not a finite number in at least one run: it has diverged."
+        return "In at least one run it is not a finite number: it has diverged."
     if len(values) == 1:
         return "One value has no interval. Ask for more: repeats=6."
     if changes:
         return (
-            "The cold starts showed another ratio: the speed changes on the way, or a "
-            "start leaves something behind. Compare complete runs (seconds=None)."
+            "The cold starts showed a different ratio: the speed changes over time, or "
+            "a start leaves something behind. Compare complete runs (seconds=None)."
         )
     return ""
 

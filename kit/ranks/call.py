@@ -94,7 +94,7 @@ class Call:
         except Exception as error:
             raise ExperimentError(
                 f"{self.name} cannot be sent to the ranks: {error}.\n"
-                "Make in the function itself what cannot be sent, such as open files."
+                "Inside the function, create what cannot be sent, such as open files."
             ) from None
         return buffer.getvalue()
 
@@ -190,7 +190,7 @@ class Call:
 def _describe(place: FrameSummary | None) -> str:
     """Return a place as a reader finds it: a cell's number or a file, and the line."""
     if place is None:
-        return "at a line that is not known"
+        return "at an unknown line"
     shell, file = get_ipython(), os.path.relpath(place.filename)
     if shell is not None and (named := shell.compile.format_code_name(place.filename)):
         file = " ".join(named)

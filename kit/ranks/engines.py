@@ -89,8 +89,8 @@ class Engines:
         count = self._wait_for_engines(wanted)
         if count < wanted:
             raise ExperimentError(
-                f"{count} of {wanted} processes came; others have ended, or take "
-                f"longer than {_SECONDS_TO_START} s.\n"
+                f"{count} of {wanted} processes started; the others have ended, or "
+                f"take longer than {_SECONDS_TO_START} s.\n"
                 "Free memory, or start fewer, and run the cell again."
             )
         self._ids = sorted(self._client.ids)[:wanted]
@@ -141,7 +141,7 @@ class Engines:
                     why = str(reply.exception())
                 raise ExperimentError(
                     f"Rank {rank} cannot take part: {why}.\n"
-                    "It needs this kit, PyTorch, and memory. See to that, then run the "
+                    "It needs this kit, PyTorch, and memory. Provide them, and run the "
                     "cell again."
                 )
         return [reply.get(timeout=0) for reply in replies.values()]
@@ -219,11 +219,11 @@ class Engines:
         code = self._read_exit_code(rank)
         how = "its process has ended"
         if code is not None and code >= 0:
-            how = f"its process ended itself, with exit code {code}"
+            how = f"its process ended with exit code {code}"
         elif code is not None:
-            how = f"its process was ended by {Signals(-code).name}"
+            how = f"its process was killed by {Signals(-code).name}"
             if code == -Signals.SIGKILL:
-                how += ", as the system does where memory is full"
+                how += ", as the system does when memory is full"
         return Outcome("died", error=how, place=self._read_place(rank))
 
     def _read_exit_code(self, rank: int) -> int | None:

@@ -194,7 +194,7 @@ class RankDriver(Driver):
         """Say that it has ended: only the kernel starts it again."""
         raise ExperimentError(
             f"{self.variant.call} ended after {self._steps_done} steps, while it was "
-            "recorded.\nPut `while True:` around its loop."
+            "being recorded.\nPut `while True:` around its loop."
         )
 
 

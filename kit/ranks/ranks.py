@@ -27,7 +27,10 @@ _MOST_PER_CORE = 4
 _STRETCH_SECONDS = 0.1
 #: Of a complete run, so many seconds are timed at once.
 _PART_SECONDS = 0.25
-_EQUAL_STEPS = "All ranks make equal steps: give each as much data, or let it yield 0."
+_EQUAL_STEPS = (
+    "All ranks must make the same number of steps: give each the same amount of data, "
+    "or let it yield 0."
+)
 _engines: Engines | None = None
 
 
@@ -130,7 +133,7 @@ def start_ranks(n: int, *, timeout: float = 25.0) -> Ranks:
     with naming("start_ranks()"):
         _check(n, timeout)
         if _engines is not None:
-            again = "start_ranks() was called again, and there is one set at a time"
+            again = "start_ranks() was called again, and only one set can be open"
             _engines.close(again)
         _engines = Engines(n, timeout)
         try:
@@ -153,14 +156,14 @@ def _check(n: Any, timeout: Any) -> None:
     most = _MOST_PER_CORE * cores
     if n not in range(1, most + 1) or isinstance(n, (bool, float)):
         raise ExperimentError(
-            f"n={figures.format_value(n)} is no number of processes for "
+            f"n={figures.format_value(n)} is not a number of processes for "
             f"{_count(cores, 'core')}.\n"
             f"Use a whole number from 1 to {most}: start_ranks(2)."
         )
     if not (isinstance(timeout, (int, float)) and 1 <= timeout <= 86_400):
         raise ExperimentError(
-            f"timeout={figures.format_value(timeout)} is not a time to wait.\n"
-            "Use seconds, from 1 to a day."
+            f"timeout={figures.format_value(timeout)} is not a valid time to wait.\n"
+            "Pass seconds, from 1 to 86,400 (a day)."
         )
     if n > cores:
         warnings.warn(
@@ -242,7 +245,9 @@ class RanksDriver(Driver):
         answers = [*timed.values()]
         if len({(each.stretch.steps, each.has_ended) for each in answers}) > 1:
             steps = [f"rank {rank} {each.steps_done}" for rank, each in timed.items()]
-            raise self._refuse(f"ranks have made different steps: {', '.join(steps)}")
+            raise self._refuse(
+                f"ranks made different numbers of steps: {', '.join(steps)}"
+            )
         self.has_ended = answers[0].has_ended
         self.tail_seconds = max(each.tail_seconds for each in answers)
         self._steps_done = answers[0].steps_done
@@ -251,8 +256,8 @@ class RanksDriver(Driver):
         if stretch.steps and not stretch.items:
             raise ExperimentError(
                 f"{self.variant.call} handled no items on any rank in {stretch.steps} "
-                "steps.\nEach rank yields how many items it handled; one may yield 0, "
-                "all together must have some."
+                "steps.\nEach rank yields how many items it handled; a rank can "
+                "yield 0, but not all of them."
             )
         return stretch
 
@@ -312,8 +317,8 @@ class RanksVariant(Variant):
     ) -> None:
         if RANKS in knobs:
             raise ExperimentError(
-                f"{experiment.name} has a knob {RANKS!r}, which says on how many it "
-                "runs.\nRename it; inside, dist.get_world_size() tells the number."
+                f"{experiment.name} has a knob {RANKS!r}, the name for how many it "
+                "runs on.\nRename it; inside, dist.get_world_size() gives the number."
             )
         super().__init__(experiment, {RANKS: len(ranks), **knobs})
         self.engines = ranks._engines

@@ -153,7 +153,7 @@ def test_what_helps_against_the_verdict_comes_before_what_helps_against_less():
 
 
 @pytest.mark.parametrize(
-    ("low", "said"), [(0.01, "may be too small"), (-0.01, "no gain can be told")]
+    ("low", "said"), [(0.01, "may be too small"), (-0.01, "there is no clear gain")]
 )
 def test_a_gain_that_is_measured_and_small_is_not_called_none(low, said):
     found = dataclasses.replace(report(), tried={"bfloat16": Saving(0.03, low, 0.05)})

@@ -80,7 +80,7 @@ def test_an_optimizer_that_seldom_steps_ends_no_step():
     ("body", "said"),
     [
         (FOREVER.format("step()"), "backward"),
-        ("while True:\n try: step()\n except: pass", "goes on when it is ended"),
+        ("while True:\n try: step()\n except: pass", "keeps running when stopped"),
         ("try:\n while True: step()\nfinally: print(best)", "'best' is not defined"),
         ("try:\n while True: step()\nexcept: sys.exit(4)", "exit status 4"),
     ],
@@ -96,7 +96,7 @@ def test_the_answer_comes_however_the_script_takes_its_end(capsys, body, said):
 def test_a_script_without_a_step_is_refused_with_a_reason(capsys):
     path = write_script("print('hi')")
     assert main(["diagnose", "--script", str(path)]) == 1
-    assert "without one optimizer.step()" in capsys.readouterr().err
+    assert "without calling optimizer.step()" in capsys.readouterr().err
 
 
 def test_an_error_of_the_script_itself_comes_as_it_is():

@@ -95,7 +95,7 @@ YIELDED = {
     "'loss'": yielding((1, {"loss": "low"})),
     "without a single": lambda: (n for n in ()),
     "after its first yield": lambda: (n for n in [1]),
-    "no new generator": lambda: iter([1]),
+    "not a new generator": lambda: iter([1]),
 }
 
 
