@@ -142,7 +142,7 @@ class LoaderTuning(Comparison):
         """Return the line of code to write, as a sentence."""
         line = f"Write DataLoader(…, num_workers={self.num_workers})."
         if 0 < self.num_workers == max(map(_count_workers, self.trials)):
-            line += f" More may be faster: num_workers=[{2 * self.num_workers}] asks."
+            line += f" More may be faster: try num_workers=[{2 * self.num_workers}]."
         return line
 
     def __repr__(self) -> str:

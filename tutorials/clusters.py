@@ -273,7 +273,6 @@ class Training:
         if kit.quick:
             return
         survivor = self.cluster.find_worker(0)
-        last = self.read()[-1]["step"]
         fault = {"what": what, "harmed": time.time()}
         harm()
         psutil.wait_procs([survivor], timeout=60)
@@ -285,8 +284,9 @@ class Training:
         imports = re.findall(r"^([\d.]+) imports done$", logs, re.M)
         fault["imported"] = max(map(float, imports))
         first = next(row for row in rows if row["time"] > fault["noticed"])
+        last = [row for row in rows if row["time"] < fault["noticed"]][-1]
         fault["again"] = first["time"]
-        fault["steps made again"] = last + 1 - first["step"]
+        fault["steps repeated"] = last["step"] + 1 - first["step"]
         fault["ranks"] = first["ranks"]
         self.faults.append(fault)
 
@@ -297,18 +297,18 @@ class Training:
         return draw_run(self.read(), self.faults)
 
     def table(self):
-        """Return a table: the seconds of each fault, and the steps made again."""
+        """Return a table: the seconds of each fault, and the steps repeated."""
         parts = {"noticing": ("harmed", "noticed"), "agents": ("noticed", "started")}
         parts |= {"imports": ("started", "imported"), "the rest": ("imported", "again")}
         table = pd.DataFrame(self.faults, columns=_COLUMNS).set_index("what")
         for name, (begin, end) in parts.items():
             table[name] = (table[end] - table[begin]).round(1)
-        table["seconds in all"] = (table["again"] - table["harmed"]).round(1)
-        return table[["seconds in all", *parts, "steps made again", "ranks"]]
+        table["total seconds"] = (table["again"] - table["harmed"]).round(1)
+        return table[["total seconds", *parts, "steps repeated", "ranks"]]
 
 
 _COLUMNS = ["what", "harmed", "noticed", "started", "imported", "again"]
-_COLUMNS += ["steps made again", "ranks"]
+_COLUMNS += ["steps repeated", "ranks"]
 
 
 class Buttons:

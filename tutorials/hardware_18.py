@@ -28,6 +28,9 @@ FOLDER = Path(__file__).parent
 CARDS = pd.read_csv(FOLDER / "cards.csv", index_col="card")
 #: Seconds of the driver for a kernel: nominal, https://developer.nvidia.com/blog/cuda-graphs/
 LAUNCH = 4e-6
+#: Watts of a computer over those of its cards: a DGX H100 draws 10.2 kW at most, says
+#: https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html
+COMPUTER = 10_200 / (8 * 700)
 #: What one can buy: a card, the format of its products, and how many of it.
 OFFERS = {
     "A100, float32 as TF32": ("A100", "tf32_tflops", 1),
@@ -336,16 +339,16 @@ def plan_training(
 
     `dollars` is what a card costs in an hour, `mfu` the share of its peak that the
     training reaches, `goodput` the useful part of the time. `flops` are those of seven
-    billion weights and 140 billion tokens. Energy supposes full power, and 1.3 times
-    that for cooling and the computer around the cards.
+    billion weights and 140 billion tokens. Energy supposes full power of the cards and
+    of the computer around them; cooling the building is left out.
 
     >>> [round(value, 1) for value in plan_training("H100", 8, 3.0)]
-    [21.5, 12381.2, 3.8]
+    [21.5, 12381.2, 5.3]
     """
     row = CARDS.loc[card]
     speed = number * mfu * 1e12 * row["bf16_tflops"]
     hours = flops / speed / goodput / 3600
-    energy = 1.3 * number * hours * row["watts"] / 1e6
+    energy = COMPUTER * number * hours * row["watts"] / 1e6
     return float(hours / 24), float(number * hours * dollars), float(energy)
 
 

@@ -235,7 +235,7 @@ class Comparison:
         count = len(self.ratios)
         if count > 1:
             remarks.append(
-                f"The {count} intervals hold together: all at once with 95 % "
+                f"All {count} intervals hold at once with 95 % "
                 f"confidence, {share_confidence(count):.2%} each (Šidák)."
             )
         if self.of == MEMORY and not self.baseline.machine.accelerators:

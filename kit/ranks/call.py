@@ -37,7 +37,7 @@ _ADVICE = (
     "often and with the same shapes. Where one may take longer: start_ranks(…, "
     "timeout=…)."
 )
-_ANEW = "All ranks start anew at the next call; what was there is gone."
+_ANEW = "All ranks restart at the next call; their state is lost."
 
 
 @dataclass

@@ -168,7 +168,7 @@ def _check(n: Any, timeout: Any) -> None:
     if n > cores:
         warnings.warn(
             f"{_count(n, 'rank')} share {_count(cores, 'core')}, so they wait for each "
-            "other's turn: what they compute is right, how fast they are says little.",
+            "other's turn: their results are right, but their speed means little.",
             stacklevel=3,
         )
 

@@ -92,7 +92,7 @@ def test_the_training_of_chapter_17_survives_faults_and_leaves_no_process():
     assert {row["step"] for row in rows} == {*range(60)}
     (fault,) = training.faults
     assert fault["ranks"] == 2
-    assert 0 < fault["steps made again"] == len(rows) - 60
+    assert 0 < fault["steps repeated"] == len(rows) - 60
     times = [
         fault[key] for key in ("harmed", "noticed", "started", "imported", "again")
     ]
