@@ -236,7 +236,10 @@ def compare_trials(
     if doubt:
         verdict, reason = "cannot tell", doubt
     elif verdict == "cannot tell":
-        reason = "The interval contains both ratios that count as the same and ratios that do not."
+        reason = (
+            "The interval contains both ratios that count as the same and ratios that "
+            "do not."
+        )
         reason += _advise(estimate, same, is_rate, len(values), took_seconds)
     if is_ratio:
         estimate = Estimate(*map(_exp, estimate))
