@@ -1,0 +1,86 @@
+"""Train on photos, fast: python 19_train_fast.py [FOLDER] [--steps 200] [--compile]"""
+
+import argparse
+import tempfile
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+device = torch.accelerator.current_accelerator(True) or torch.device("cpu")
+to_small = v2.Compose([v2.PILToTensor(), v2.Resize(32), v2.CenterCrop(32)])
+
+
+def draw_photos(folder, number=256):  # something to try it with
+    for i in range(number):
+        path = Path(folder, "bright" if i % 2 else "dark", f"{i}.jpg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = torch.rand(3, 20, 20) * 0.7 + 0.3 * (i % 2)
+        v2.functional.to_pil_image(v2.functional.resize(noise, [256, 256])).save(path)
+
+
+def decode_once(folder):  # with every core, kept as bytes on the device
+    photos = ImageFolder(folder, to_small)
+    loader = DataLoader(photos, 64, num_workers=torch.get_num_threads())
+    images, labels = zip(*loader, strict=True)
+    return torch.cat(images).to(device), torch.cat(labels).to(device)
+
+
+def make_net(classes):
+    layers, widths = [], [3, 32, 64, 128, 256]
+    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+        conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+        layers += [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
+    pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, *pool, nn.Linear(256, classes))
+
+
+def has_16_bits():  # instructions for bfloat16, not an emulation
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def main(folder, steps, compiled, batch=64):
+    images, labels = decode_once(folder)
+    order = torch.randperm(len(labels), device=device)
+    held_out, training = order[::4], order[torch.arange(len(order)) % 4 > 0]
+    net = make_net(int(labels.max()) + 1).to(device, memory_format=torch.channels_last)
+    model = torch.compile(net, disable=not compiled)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.004, fused=True)
+    bits_16 = has_16_bits()
+    total, start = torch.zeros((), device=device), perf_counter()
+    for step in range(1, steps + 1):
+        chosen = training[torch.randint(len(training), (batch,), device=device)]
+        inputs = (images[chosen] / 255).to(memory_format=torch.channels_last)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bits_16):
+            loss = F.cross_entropy(model(inputs), labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.detach()  # stays on the device
+        if step % 50 == 0 or step == steps:
+            mean = total.item() / (step % 50 or 50)  # .item() waits for the device
+            speed = step * batch / (perf_counter() - start)
+            print(f"step {step}: loss {mean:.3f}, {speed:,.0f} photos a second")
+            total.zero_()
+    with torch.inference_mode():
+        right = net.eval()(images[held_out] / 255).argmax(1) == labels[held_out]
+    print(f"right on held-out photos: {right.float().mean().item():.0%}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", nargs="?")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--compile", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        if not given.folder:
+            draw_photos(temporary)
+        main(given.folder or temporary, given.steps, given.compile)
