@@ -14,7 +14,7 @@ from kit.figures.style import ROW, describe, new_figure
 
 @kit_look()
 def draw_ladder(table: pandas.DataFrame) -> Figure:
-    """Draw a bar for each loop, of what it handles per second; its MFU stands behind."""
+    """Draw a bar for each loop, what it handles per second, with its MFU."""
     rates, unit = table.iloc[:, 0], table.columns[0]
     title = f"From {rates.iloc[0]:,.0f} to {rates.iloc[-1]:,.0f} {unit}"
     figure = new_figure(title, 0.8 * ROW * len(table) + 0.6)

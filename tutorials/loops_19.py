@@ -33,6 +33,8 @@ CORES = torch.get_num_threads()
 FOLDER = tempfile.TemporaryDirectory()
 #: The accuracy of each run to a goal when it ended.
 REACHED: list[float] = []
+#: The seconds that decoding took in each run to a goal with kept photos.
+DECODED: list[float] = []
 #: The changes of the GPT.
 GPT_CHANGES: dict[str, dict[str, Any]] = {
     "larger batches": {"sequences": 16},
@@ -58,7 +60,9 @@ class Photos(Dataset):
         self.photos = kit.data.PhotoDataset(kit.data.photos(DRAWN), small)
         self.labels = {self.photos.classes.index(name): n for n, name in _number()}
         own = [n for n, (_, c) in enumerate(self.photos.samples) if c in self.labels]
-        self.numbers = [n for place, n in enumerate(own) if (place % 4 == 0) == held_out]
+        self.numbers = [
+            n for place, n in enumerate(own) if (place % 4 == 0) == held_out
+        ]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -103,7 +107,12 @@ def open_photos(size: int, kept: bool, goal: float | None) -> Photos | Kept:
     """Return photos to train on; kept ones are decoded anew for a run to a goal."""
     if not kept:
         return Photos(size)
-    return decode(Photos(size)) if goal else at_hand(size)
+    if not goal:
+        return at_hand(size)
+    start = perf_counter()
+    photos = decode(Photos(size))
+    DECODED.append(perf_counter() - start)
+    return photos
 
 
 def make_loader(photos: Photos | Kept, batch: int, workers: int) -> DataLoader:
@@ -216,7 +225,9 @@ class Attention(nn.Module):
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
             scores = query @ key.transpose(-2, -1) / (width // 4) ** 0.5
-            later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+            later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(
+                1
+            )
             mixed = scores.masked_fill(later, -torch.inf).softmax(-1) @ value
         return self.outputs(mixed.transpose(1, 2).reshape(sequences, length, width))
 
@@ -389,7 +400,7 @@ def count_photos(race: Any, label: str) -> float:
 
 
 def print_race(race: Any, climb: Any) -> None:
-    """Print how long two loops took to the goal, and what their gain consists of."""
+    """Print how long two loops took to the goal, and what else differs."""
     seconds = []
     for label, trial in zip(race.labels, race.trials, strict=True):
         timed = [run.seconds for run in trial.runs if run.steps]
@@ -397,8 +408,14 @@ def print_race(race: Any, climb: Any) -> None:
         photos = count_photos(race, label)
         print(f"{label}: {seconds[-1]:.1f} s, {photos:,.0f} photos on average")
     first, last = seconds
+    slow, *_, quick = [trial.items_per_second for trial in climb.trials]
     print(f"From {first:.1f} s to {last:.1f} s: {first / last:.1f} times as fast.")
-    print(f"The lowest accuracy at the end of a run was {min(REACHED, default=0.0):.0%}.")
+    print(f"By photos per second alone it would be {quick / slow:.1f} times.")
+    if DECODED:
+        once = sum(DECODED) / len(DECODED)
+        print(f"Decoding once took {once:.1f} s of the {last:.1f}.")
+    lowest = min(REACHED, default=0.0)
+    print(f"The lowest accuracy at the end of a run is {lowest:.0%}.")
 
 
 #: Recorded on an H100: a file, and the numbers of the faster and the slower trial.
@@ -431,7 +448,7 @@ def tabulate(found: Any, flops: Any, peak: float, items: str) -> pd.DataFrame:
     counted = [flops(trial.knobs) for trial in found.trials]
     table = pd.DataFrame({f"{items} a second": rates.round()})
     table["gain"] = (rates / rates.shift()).round(2)
-    table["MFU"] = [f"{rate * n / peak:.1%}" for rate, n in zip(rates, counted)]
+    table["MFU"] = [f"{share:.1%}" for share in rates * counted / peak]
     return table
 
 
@@ -440,6 +457,27 @@ def first_losses(loop: Any) -> list[float]:
     torch.manual_seed(0)
     steps = (step for step in loop() if step)
     return [metrics["loss"].item() for _, metrics in islice(steps, 3)]
+
+
+def find_earned(
+    changes: dict[str, dict[str, Any]], left_out: Any
+) -> dict[str, dict[str, Any]]:
+    """Return the changes without which the last loop is slower, and print them."""
+    verdicts = {name: left_out.ratios[f"without {name}"].verdict for name in changes}
+    earned = {name: changes[name] for name in changes if verdicts[name] == "slower"}
+    print("They earn their place:", ", ".join(earned) or "none")
+    print("They do not:", ", ".join(changes.keys() - earned.keys()) or "none")
+    return earned
+
+
+def print_bounds(found: Any, flops: dict[int, float], peak: float) -> None:
+    """Print what a loop can gain at most, of all but arithmetic, and of arithmetic."""
+    arithmetic = found.shares["forward"] + found.shares["backward"]
+    rate = found.knobs["batch"] / found.step_seconds
+    mfu = rate * flops[found.knobs["size"]] / peak
+    print(f"Forward and backward are {arithmetic:.0%} of a step.")
+    print(f"All else for nothing: {1 / arithmetic:.2f} × at most.")
+    print(f"All products at the peak, and nothing else: {1 / mfu:.1f} × at most.")
 
 
 def pair_gains(table: pd.DataFrame, left_out: Any) -> dict[str, tuple[float, float]]:
@@ -452,16 +490,22 @@ def pair_gains(table: pd.DataFrame, left_out: Any) -> dict[str, tuple[float, flo
 
 
 def print_decoding(climb: Any, left_out: Any) -> None:
-    """Print how long decoding takes per photo, in the plain loop and in the last."""
+    """Print what decoding takes per photo, in the plain loop and in the last."""
     for loop, found, slow, quick in (
-        ("plain loop", climb, "plain", "+ kept photos"),
-        ("last loop", left_out, "without kept photos", "last"),
+        ("in the plain loop", climb, "plain", "+ kept photos"),
+        ("in the last loop", left_out, "without kept photos", "last"),
     ):
         trials = dict(zip(found.labels, found.trials, strict=True))
         ms = {name: 1000 / trial.items_per_second for name, trial in trials.items()}
-        saved = ms[slow] - ms[quick]
-        print(f"{loop}: {saved:.2f} ms of decoding for each photo, ", end="")
-        print(f"and {ms[quick]:.2f} ms without it")
+        share = 1 - ms[quick] / ms[slow]
+        print(f"Decoding {loop}: {ms[slow] - ms[quick]:.2f} ms a photo, ", end="")
+        print(f"{share:.0%} of {ms[slow]:.2f} ms: a gain of {1 / (1 - share):.2f}.")
+
+
+def name_largest(**tables: pd.DataFrame) -> str:
+    """Say which change gained most when it came, in each of some ladders."""
+    largest = [f"{name}: {table['gain'].idxmax()}" for name, table in tables.items()]
+    return "The largest gain when it came, " + "; ".join(largest)
 
 
 def judge_overlap(one: Any, other: Any, both: Any) -> str:
@@ -484,7 +528,8 @@ def judge_compiling(first: float, found: Any, needed: float) -> str:
     plain, compiled = [trial.items_per_second for trial in found.trials]
     least = first / (1 / plain - 1 / compiled)
     pays = "pays" if least < needed else "does not pay"
-    return f"{begin}. It pays from {least:,.0f} photos; our training needs {needed:,.0f}, so here it {pays}."
+    end = f"our training needs {needed:,.0f}, so here it {pays}"
+    return f"{begin}. It pays from {least:,.0f} photos; {end}."
 
 
 def prepare_compiler(device: torch.device) -> str:

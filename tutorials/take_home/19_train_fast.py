@@ -2,6 +2,7 @@
 
 import argparse
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 
@@ -33,7 +34,7 @@ def decode_once(folder):  # with every core, kept as bytes on the device
 
 def make_net(classes):
     layers, widths = [], [3, 32, 64, 128, 256]
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+    for inputs, outputs in pairwise(widths):
         conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
         layers += [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
     pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
