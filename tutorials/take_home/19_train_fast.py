@@ -8,7 +8,6 @@ from time import perf_counter
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
@@ -41,12 +40,6 @@ def make_net(classes):
     return nn.Sequential(*layers, *pool, nn.Linear(256, classes))
 
 
-def has_16_bits():  # instructions for bfloat16, not an emulation
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
 def main(folder, steps, compiled, batch=64):
     images, labels = decode_once(folder)
     order = torch.randperm(len(labels), device=device)
@@ -54,22 +47,24 @@ def main(folder, steps, compiled, batch=64):
     net = make_net(int(labels.max()) + 1).to(device, memory_format=torch.channels_last)
     model = torch.compile(net, disable=not compiled)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.004, fused=True)
-    bits_16 = has_16_bits()
+    if device.type == "cuda":  # instructions for bfloat16, not an emulation
+        bits_16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        bits_16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     total, start = torch.zeros((), device=device), perf_counter()
     for step in range(1, steps + 1):
         chosen = training[torch.randint(len(training), (batch,), device=device)]
         inputs = (images[chosen] / 255).to(memory_format=torch.channels_last)
         with torch.autocast(device.type, torch.bfloat16, enabled=bits_16):
-            loss = F.cross_entropy(model(inputs), labels[chosen])
+            loss = nn.functional.cross_entropy(model(inputs), labels[chosen])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         total += loss.detach()  # stays on the device
         if step % 50 == 0 or step == steps:
-            mean = total.item() / (step % 50 or 50)  # .item() waits for the device
+            mean = total.item() / step  # .item() waits for the device
             speed = step * batch / (perf_counter() - start)
-            print(f"step {step}: loss {mean:.3f}, {speed:,.0f} photos a second")
-            total.zero_()
+            print(f"step {step}: mean loss {mean:.3f}, {speed:,.0f} photos a second")
     with torch.inference_mode():
         right = net.eval()(images[held_out] / 255).argmax(1) == labels[held_out]
     print(f"right on held-out photos: {right.float().mean().item():.0%}")
