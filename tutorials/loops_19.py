@@ -335,10 +335,13 @@ def count_flops(steps: Iterator[Any]) -> float:
 
 
 def time_first_step(steps: Iterator[Any]) -> float:
-    """Return the seconds of a loop's first step."""
-    next(steps)
+    """Return the seconds of a loop's first step, without its start."""
     start = perf_counter()
-    next(steps)[1]["loss"].item()
+    step = next(steps)
+    if step is None:  # only the clock has started
+        start = perf_counter()
+        step = next(steps)
+    step[1]["loss"].item()
     return perf_counter() - start
 
 
@@ -502,10 +505,12 @@ def print_decoding(climb: Any, left_out: Any) -> None:
         print(f"{share:.0%} of {ms[slow]:.2f} ms: a gain of {1 / (1 - share):.2f}.")
 
 
-def name_largest(**tables: pd.DataFrame) -> str:
-    """Say which change gained most when it came, in each of some ladders."""
-    largest = [f"{name}: {table['gain'].idxmax()}" for name, table in tables.items()]
-    return "The largest gain when it came, " + "; ".join(largest)
+def print_orders(**tables: pd.DataFrame) -> None:
+    """Print the changes of some ladders by what they gained when they came."""
+    for name, table in tables.items():
+        gains = table["gain"].dropna().sort_values(ascending=False)
+        listed = [f"{label[2:]} {gain:.2f}" for label, gain in gains.items()]
+        print(f"{name}: {', '.join(listed)}")
 
 
 def judge_overlap(one: Any, other: Any, both: Any) -> str:
