@@ -52,15 +52,18 @@ def draw_dumbbells(gains: Mapping[str, tuple[float, float]]) -> Figure:
         words.append(f"{name}: {came:.2f}, {end:.2f}")
     axes.axvline(1, color=COLORS["ink"], lw=1)
     axes.set_xscale("log")
-    ticks = [tick for tick in (0.5, 1, 2, 3, 5, 10, 20) if tick <= _most(gains)]
+    least, most = _find_ends(gains)
+    ticks = [tick for tick in (0.5, 1, 2, 3, 5, 10, 20) if least <= tick <= most]
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_yticks(range(len(gains)), [*gains], color=COLORS["ink"])
-    axes.set(xlabel="times as fast with the change", ylim=(len(gains) - 0.5, -0.5))
+    axes.set(xlabel="times as fast with the change", xlim=(least, most))
+    axes.set_ylim(len(gains) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2)
     return describe(figure, "Two gains of each change", title, "; ".join(words))
 
 
-def _most(gains: Mapping[str, tuple[float, float]]) -> float:
-    return 1.3 * max(max(pair) for pair in gains.values())
+def _find_ends(gains: Mapping[str, tuple[float, float]]) -> tuple[float, float]:
+    values = [1.0, *(value for pair in gains.values() for value in pair)]
+    return 0.85 * min(values), 1.2 * max(values)
