@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -514,13 +515,20 @@ def print_orders(**tables: pd.DataFrame) -> None:
 
 
 def judge_overlap(one: Any, other: Any, both: Any) -> str:
-    """Say whether two gains are certain to overlap: by the intervals' ends."""
+    """Say whether two gains overlap: whether both together gain less than the product.
+
+    The interval of both over the product comes from the three intervals, on the log
+    scale, as if they were independent. They share the baseline, so it is too wide.
+    """
+    ratios = one, other, both
     product = one.value * other.value
-    numbers = f"{one.value:.2f} × {other.value:.2f} = {product:.2f}, and both "
-    numbers += f"together gain {both.value:.2f} [{both.low:.2f}, {both.high:.2f}]"
-    if both.high < one.low * other.low:
-        return f"They overlap: {numbers}."
-    return f"Cannot tell whether they overlap: {numbers}."
+    half = math.hypot(*(math.log(ratio.high / ratio.low) / 2 for ratio in ratios))
+    value = both.value / product
+    low, high = value * math.exp(-half), value * math.exp(half)
+    verdict = "They overlap" if high < 1 else "Cannot tell whether they overlap"
+    numbers = f"{one.value:.2f} × {other.value:.2f} = {product:.2f}"
+    numbers += f", and both together gain {both.value:.2f}"
+    return f"{verdict}: {numbers}, {value:.2f} of it [{low:.2f}, {high:.2f}]."
 
 
 def judge_compiling(first: float, found: Any, needed: float) -> str:

@@ -20,24 +20,24 @@ def draw_photos(folder, number=256):  # something to try it with
     for i in range(number):
         path = Path(folder, "bright" if i % 2 else "dark", f"{i}.jpg")
         path.parent.mkdir(parents=True, exist_ok=True)
-        noise = torch.rand(3, 20, 20) * 0.7 + 0.3 * (i % 2)
-        v2.functional.to_pil_image(v2.functional.resize(noise, [256, 256])).save(path)
+        noise = torch.rand(3, 256, 256) * 0.7 + 0.3 * (i % 2)
+        v2.functional.to_pil_image(noise).save(path)
 
 
 def decode_once(folder):  # with every core, kept as bytes on the device
-    photos = ImageFolder(folder, to_small)
-    loader = DataLoader(photos, 64, num_workers=torch.get_num_threads())
+    cores = torch.get_num_threads()
+    loader = DataLoader(ImageFolder(folder, to_small), 64, num_workers=cores)
     images, labels = zip(*loader, strict=True)
     return torch.cat(images).to(device), torch.cat(labels).to(device)
 
 
 def make_net(classes):
-    layers, widths = [], [3, 32, 64, 128, 256]
-    for inputs, outputs in pairwise(widths):
+    layers = []
+    for inputs, outputs in pairwise([3, 32, 64, 128, 256]):
         conv = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
         layers += [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
-    pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, *pool, nn.Linear(256, classes))
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes)]
+    return nn.Sequential(*layers)
 
 
 def main(folder, steps, compiled, batch=64):
@@ -47,10 +47,9 @@ def main(folder, steps, compiled, batch=64):
     net = make_net(int(labels.max()) + 1).to(device, memory_format=torch.channels_last)
     model = torch.compile(net, disable=not compiled)
     optimizer = torch.optim.Adam(net.parameters(), lr=0.004, fused=True)
-    if device.type == "cuda":  # instructions for bfloat16, not an emulation
+    bits_16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # by the processor
+    if device.type == "cuda":
         bits_16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        bits_16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     total, start = torch.zeros((), device=device), perf_counter()
     for step in range(1, steps + 1):
         chosen = training[torch.randint(len(training), (batch,), device=device)]
@@ -62,9 +61,9 @@ def main(folder, steps, compiled, batch=64):
         optimizer.step()
         total += loss.detach()  # stays on the device
         if step % 50 == 0 or step == steps:
-            mean = total.item() / step  # .item() waits for the device
             speed = step * batch / (perf_counter() - start)
-            print(f"step {step}: mean loss {mean:.3f}, {speed:,.0f} photos a second")
+            loss = total.item() / step  # .item() waits for the device
+            print(f"step {step}: mean loss {loss:.3f}, {speed:,.0f} photos a second")
     with torch.inference_mode():
         right = net.eval()(images[held_out] / 255).argmax(1) == labels[held_out]
     print(f"right on held-out photos: {right.float().mean().item():.0%}")
