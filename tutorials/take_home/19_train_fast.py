@@ -24,9 +24,8 @@ def draw_photos(folder, number=256):  # something to try it with
         v2.functional.to_pil_image(noise).save(path)
 
 
-def decode_once(folder):  # with every core, kept as bytes on the device
-    cores = torch.get_num_threads()
-    loader = DataLoader(ImageFolder(folder, to_small), 64, num_workers=cores)
+def decode_once(folder):  # kept as bytes on the device
+    loader = DataLoader(ImageFolder(folder, to_small), 64, num_workers=2)  # or more
     images, labels = zip(*loader, strict=True)
     return torch.cat(images).to(device), torch.cat(labels).to(device)
 
@@ -61,9 +60,9 @@ def main(folder, steps, compiled, batch=64):
         optimizer.step()
         total += loss.detach()  # stays on the device
         if step % 50 == 0 or step == steps:
-            speed = step * batch / (perf_counter() - start)
             loss = total.item() / step  # .item() waits for the device
-            print(f"step {step}: mean loss {loss:.3f}, {speed:,.0f} photos a second")
+            rate = step * batch / (perf_counter() - start)
+            print(f"step {step}: mean loss {loss:.3f}, {rate:,.0f} photos a second")
     with torch.inference_mode():
         right = net.eval()(images[held_out] / 255).argmax(1) == labels[held_out]
     print(f"right on held-out photos: {right.float().mean().item():.0%}")
