@@ -13,8 +13,6 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 #: Cells with this tag show the same on every machine, at any length; so many at least.
 SAME = "nbval-check-output"
 LEAST = 5
-#: Chapters whose second edition is to come have fewer.
-FEWER = {"19": 4}
 BEHIND_THE_BACK = {
     r"[!%] *(?:pip|conda|mamba|uv)\b": "installs something",
     r"! *python\b": "runs another Python than this one's: write {PYTHON}",
@@ -41,7 +39,7 @@ def find_faults(path):
     if [cell.execution_count for cell in code] != [*range(1, len(code) + 1)]:
         yield "its cells were not run once each and in order"
     compared = [cell for cell in code if SAME in cell.metadata.get("tags", [])]
-    if path in CHAPTERS and len(compared) < FEWER.get(path.name[:2], LEAST):
+    if path in CHAPTERS and len(compared) < LEAST:
         yield f"only {len(compared)} cells have the tag {SAME}"
     for cell in compared:
         if not any(map(read_text, cell.outputs)):

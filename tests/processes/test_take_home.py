@@ -361,3 +361,13 @@ def test_the_script_of_chapter_18_bounds_a_step_by_the_figures_it_is_given(tmp_p
     took = float(re.search(r"a step takes ([\d.]+) ms", done.stdout)[1])
     times = float(re.search(r"([\d.]+) times the largest", done.stdout)[1])
     assert times == pytest.approx(took / flops * 1e6, abs=0.06)
+
+
+def test_the_fast_training_of_chapter_19_tells_held_out_photos_apart(tmp_path):
+    done = run("19_train_fast", tmp_path, "--steps", 60)
+    assert done.returncode == 0, done.stderr
+    found = re.findall(r"^step (\d+): mean loss ([\d.]+), ", done.stdout, re.M)
+    assert [step for step, _ in found] == ["50", "60"]
+    assert float(found[1][1]) < 0.69  # a guess between two classes
+    right = re.search(r"^right on held-out photos: (\d+)%$", done.stdout, re.M)[1]
+    assert int(right) >= 90
