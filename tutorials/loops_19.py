@@ -495,15 +495,13 @@ def pair_gains(table: pd.DataFrame, left_out: Any) -> dict[str, tuple[float, flo
 
 def print_decoding(climb: Any, left_out: Any) -> None:
     """Print what decoding takes per photo, in the plain loop and in the last."""
-    for loop, found, slow, quick in (
-        ("in the plain loop", climb, "plain", "+ kept photos"),
-        ("in the last loop", left_out, "without kept photos", "last"),
-    ):
-        trials = dict(zip(found.labels, found.trials, strict=True))
-        ms = {name: 1000 / trial.items_per_second for name, trial in trials.items()}
-        share = 1 - ms[quick] / ms[slow]
-        print(f"Decoding {loop}: {ms[slow] - ms[quick]:.2f} ms a photo, ", end="")
-        print(f"{share:.0%} of {ms[slow]:.2f} ms: a gain of {1 / (1 - share):.2f}.")
+    plain, kept = [1000 / trial.items_per_second for trial in climb.trials[:2]]
+    last = 1000 / left_out.baseline.items_per_second
+    without = last / left_out.ratios["without kept photos"].value
+    for loop, slow, quick in (("plain", plain, kept), ("last", without, last)):
+        share = 1 - quick / slow
+        print(f"Decoding in the {loop} loop: {slow - quick:.2f} ms a photo, ", end="")
+        print(f"{share:.0%} of {slow:.2f} ms: a gain of {1 / (1 - share):.2f}.")
 
 
 def print_orders(**tables: pd.DataFrame) -> None:
