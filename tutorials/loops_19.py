@@ -414,7 +414,7 @@ def print_race(race: Any, climb: Any) -> None:
     first, last = seconds
     slow, *_, quick = [trial.items_per_second for trial in climb.trials]
     print(f"From {first:.1f} s to {last:.1f} s: {first / last:.1f} times as fast.")
-    print(f"By photos per second alone it would be {quick / slow:.1f} times.")
+    print(f"By photos per second, the ladder gains {quick / slow:.1f} times.")
     if DECODED:
         once = sum(DECODED) / len(DECODED)
         print(f"Decoding once took {once:.1f} s of the {last:.1f}.")
@@ -428,8 +428,8 @@ RECORDED = {
     "an update alone: fused for PyTorch's default": ("optimizer", 2, 1),
     "attention alone: one operation for several": ("attention", 1, 0),
     "a chain of small operations: compiled": ("fused", 1, 0),
-    "a step of a small network: replayed as a CUDA graph": ("graphs", 1, 0),
-    "a step of a large network: the loss never read": ("wait_large", 0, 1),
+    "a small network's step: replayed as a CUDA graph": ("graphs", 1, 0),
+    "a large network's step: the loss never read": ("wait_large", 0, 1),
 }
 
 
@@ -470,7 +470,7 @@ def find_earned(
     verdicts = {name: left_out.ratios[f"without {name}"].verdict for name in changes}
     earned = {name: changes[name] for name in changes if verdicts[name] == "slower"}
     print("They earn their place:", ", ".join(earned) or "none")
-    print("They do not:", ", ".join(changes.keys() - earned.keys()) or "none")
+    print("No clear gain:", ", ".join(changes.keys() - earned.keys()) or "none")
     return earned
 
 
@@ -494,13 +494,16 @@ def pair_gains(table: pd.DataFrame, left_out: Any) -> dict[str, tuple[float, flo
 
 
 def print_decoding(climb: Any, left_out: Any) -> None:
-    """Print what decoding takes per photo, in the plain loop and in the last."""
+    """Print what decoding takes per photo, in the plain loop and back in the last."""
     plain, kept = [1000 / trial.items_per_second for trial in climb.trials[:2]]
     last = 1000 / left_out.baseline.items_per_second
     without = last / left_out.ratios["without kept photos"].value
-    for loop, slow, quick in (("plain", plain, kept), ("last", without, last)):
+    for what, slow, quick in (
+        ("Decoding in the plain loop", plain, kept),
+        ("Decoding, put back into the last loop", without, last),
+    ):
         share = 1 - quick / slow
-        print(f"Decoding in the {loop} loop: {slow - quick:.2f} ms a photo, ", end="")
+        print(f"{what}: {slow - quick:.2f} ms a photo, ", end="")
         print(f"{share:.0%} of {slow:.2f} ms: a gain of {1 / (1 - share):.2f}.")
 
 
