@@ -538,7 +538,7 @@ def judge_compiling(first: float, found: Any, needed: float) -> str:
     begin = f"The first step took {first:.0f} s, and then the loop has "
     begin += f"{ratio.value:.2f} × the speed [{ratio.low:.2f}, {ratio.high:.2f}]"
     if ratio.verdict != "faster":
-        return f"{begin}: {ratio.verdict}, so it does not pay."
+        return f"{begin}: no clear gain that could pay for it."
     plain, compiled = [trial.items_per_second for trial in found.trials]
     least = first / (1 / plain - 1 / compiled)
     pays = "pays" if least < needed else "does not pay"

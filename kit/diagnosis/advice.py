@@ -80,7 +80,8 @@ def _has_no_loader(found: Diagnosis) -> bool:
 
 
 def _starts_workers_anew(found: Diagnosis) -> bool:
-    return found.loading.is_renewed
+    competes = describe_competition(found.savings, found.profile)
+    return found.loading.is_renewed and not competes
 
 
 def _has_enough_workers(found: Diagnosis) -> bool:
