@@ -47,7 +47,9 @@ NAVIGATION = {
         "tutorials/CLAIMS.md",
         "tutorials/more/errata.ipynb",
     ),
-    "The kit": list_pages("kit/MEASURING.md", "kit/DIAGNOSING.md"),
+    "The kit": list_pages(
+        "kit/MEASURING.md", "kit/DIAGNOSING.md", "tutorials/KNOWN_SCRIPTS.md"
+    ),
     "The project": ["CONTRIBUTING.md", "CHANGELOG.md"],
 }
 APPENDICES = {
