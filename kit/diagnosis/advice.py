@@ -120,8 +120,8 @@ _MORE_WORKERS = (
 )
 _ONCE = "samples = [dataset[i] for i in range(len(dataset))]  # once, if memory allows"
 _FROZEN = (
-    "That is the same training only where nothing in a sample is random: keep random "
-    "transforms in the loop, on whole batches."
+    "That is the same training only where nothing in a sample is random: keep what is "
+    "decoded and resized, and apply random transforms to each sample as before."
 )
 _ROUNDING = "It changes results by rounding only."
 _LOADING = "04 loading"
@@ -211,7 +211,7 @@ ADVICE = [
         "overhead",
         "Many small operations each take longer to start than to run: make them fewer "
         "and larger.",
-        "model = torch.compile(model)  # or larger batches, and no loop over samples",
+        "model = torch.compile(model)  # or larger batches, no loop over samples",
         "08 fewer, larger kernels: where does the time go?",
         "Compiling changes results by rounding only; another batch size changes the "
         "training.",

@@ -125,17 +125,18 @@ def _find_embeddings(facts: Facts) -> str:
         for named in root.named_modules()
         if isinstance(named[1], Embedding)
     ]
+    found = []
     for name, module in modules:
         gradient, rows = module.weight.grad, module.num_embeddings
         if gradient is None or gradient.is_sparse or gradient.numel() < _LARGE_TABLE:
             continue
         touched = int(gradient.any(dim=1).sum())
         if touched < _FEW_ROWS * rows:
-            return (
+            found.append(
                 f"A step touches {touched:,} of the {rows:,} rows of the embedding "
                 f"{name!r}, but its gradient and its update cover all of them."
             )
-    return ""
+    return " ".join(found)
 
 
 class Row(NamedTuple):

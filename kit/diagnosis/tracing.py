@@ -40,6 +40,10 @@ _FRAMEWORKS |= {"sentence_transformers", "composer", "catalyst", "mmengine"}
 _ONE_ONLY = """a profiler is already running, and PyTorch allows only one.
 Remove it from around this call or inside the experiment: the kit records the same."""
 _KIT = f"{Path(__file__).parents[1]}{os.sep}"
+#: What these files of the kit call in place of the reader's line counts for that line.
+_WRAPPERS = {
+    str(Path(__file__).with_name(f"{name}.py")) for name in ("wrapping", "switches")
+}
 _DEVICE_KINDS = {"kernel", "gpu_memcpy", "gpu_memset"}
 _KINDS = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", *_DEVICE_KINDS}
 #: Letters of a line of code that a report shows.
@@ -218,8 +222,12 @@ def look_at(frame: FrameType | None) -> Sample | None:
         is_queue = caller and caller.f_code.co_filename in _QUEUES
         waiting = WAITING_FOR_QUEUE if is_queue else WAITING
         return Sample(when, waiting, waiting)
+    if frame and frame.f_code.co_filename.startswith(_KIT):
+        return None
     inner = ""
-    while frame and _is_library(frame.f_code.co_filename):
+    while frame and (
+        _is_library(frame.f_code.co_filename) or frame.f_code.co_filename in _WRAPPERS
+    ):
         name = frame.f_code.co_filename
         if name in _QUEUES:
             return Sample(when, WAITING_FOR_QUEUE, WAITING_FOR_QUEUE)

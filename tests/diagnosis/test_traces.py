@@ -2,14 +2,17 @@
 
 import itertools
 import json
+import operator
+import sys
 
 import pytest
 from experiments import BUSY, train
 from hypothesis import given, strategies as st
 
 import kit
+from kit.diagnosis import wrapping
 from kit.diagnosis.profiling import part, weigh
-from kit.diagnosis.tracing import Event, Trace
+from kit.diagnosis.tracing import Event, Trace, look_at
 from kit.diagnosis.wrapping import BACKWARD, LOADER, WAIT
 from kit.figures import PHASES
 
@@ -108,3 +111,15 @@ def test_a_timeline_is_saved_as_what_perfetto_reads(tmp_path):
     path = kit.timeline(train, steps=2).save(tmp_path / "trace.json")
     events = json.loads(path.read_text())["traceEvents"]
     assert {"aten::linear", BACKWARD} <= {event.get("name") for event in events}
+
+
+def test_what_the_kit_calls_in_place_of_a_line_counts_for_that_line():
+    seen = []
+
+    def look(text):
+        seen.append(look_at(sys._getframe(1)))
+        return int(text)
+
+    wrapped = wrapping._call_instead(json.loads, operator.call)
+    assert wrapped("1", parse_int=look) == 1
+    assert 'wrapped("1"' in seen[0].line
