@@ -30,8 +30,6 @@ CLASSES, DRAWN = ("circle", "cross", "ring", "star", "stripes"), 2048
 #: The learning rate of 16 photos; when it falls to nothing, in epochs.
 RATE, EPOCHS = 0.002, 6
 CORES = torch.get_num_threads()
-#: What the compiler builds; it is deleted when Python ends.
-FOLDER = tempfile.TemporaryDirectory()
 #: The accuracy of each run to a goal when it ended.
 REACHED: list[float] = []
 #: The seconds that decoding took in each run to a goal with kept photos.
@@ -546,13 +544,19 @@ def judge_compiling(first: float, found: Any, needed: float) -> str:
     return f"{begin}. It pays from {least:,.0f} photos; {end}."
 
 
+@cache
+def make_folder() -> tempfile.TemporaryDirectory:
+    """Make a folder for what the compiler builds; it is deleted when Python ends."""
+    return tempfile.TemporaryDirectory()
+
+
 def prepare_compiler(device: torch.device) -> str:
     """Give the compiler an empty folder and a quiet log; return its backend.
 
     The backend is `inductor`, or `eager`, which builds nothing: in quick mode, and on
     a CPU without a C++ compiler.
     """
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = FOLDER.name
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = make_folder().name
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no process is left behind
     logging.getLogger("torch").setLevel(logging.ERROR)
     can_build = device.type != "cpu" or shutil.which("g++") or shutil.which("clang++")
