@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,31 @@ from torch.profiler import ProfilerActivity, profile
 
 import kit
 
-#: What the compiler builds; it is deleted when Python ends.
-FOLDER = tempfile.TemporaryDirectory()
+
+@cache
+def make_folder() -> tempfile.TemporaryDirectory:
+    """Make a folder for what the compiler builds; it is deleted when Python ends."""
+    return tempfile.TemporaryDirectory()
 
 
-def prepare_compiler(device: torch.device) -> str:
-    """Give the compiler an empty folder and a quiet log; print, return its backend.
+def choose_backend(device: torch.device) -> str:
+    """Give the compiler an empty folder and a quiet log; return its backend.
 
     The backend is `inductor`, or `eager`, which builds nothing: in quick mode, and on
     a CPU without a C++ compiler.
     """
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = FOLDER.name
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = make_folder().name
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # builds one piece at a time
-    os.environ["OMP_NUM_THREADS"] = "1"  # of scripts that the notebook runs
-    os.environ["TORCH_LOGS"] = "-torch.utils.cpp_extension"  # of the same scripts
     logging.getLogger("torch").setLevel(logging.ERROR)
     can_build = device.type != "cpu" or shutil.which("g++") or shutil.which("clang++")
-    backend = "inductor" if can_build and not kit.quick else "eager"
+    return "inductor" if can_build and not kit.quick else "eager"
+
+
+def prepare_compiler(device: torch.device) -> str:
+    """Prepare the compiler, for scripts as well; print and return its backend."""
+    backend = choose_backend(device)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of scripts that the notebook runs
+    os.environ["TORCH_LOGS"] = "-torch.utils.cpp_extension"  # of the same scripts
     print(f"torch.compile uses the backend {backend} here.")
     return backend
 
@@ -42,12 +51,12 @@ def show_generated() -> None:
 
     C++ is shown without casts of numbers that count, of Triton only the kernel's name.
     """
-    for path in sorted(Path(FOLDER.name).rglob("*.main.cpp")):
+    for path in sorted(Path(make_folder().name).rglob("*.main.cpp")):
         for line in path.read_text().splitlines():
             if "tmp" in line:
                 line = re.sub(r"static_cast<int64_t>\((\w+)\)", r"\1", line.strip())
                 print(line.replace("at::vec::", "").replace("auto ", ""))
-    for path in sorted(Path(FOLDER.name).rglob("*.py")):
+    for path in sorted(Path(make_folder().name).rglob("*.py")):
         text = path.read_text()
         for name in re.findall(r"def (triton_\w+)", text):
             print("a kernel of Triton:", name)

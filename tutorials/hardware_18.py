@@ -352,13 +352,7 @@ def plan_training(
     return float(hours / 24), float(number * hours * dollars), float(energy)
 
 
-def print_plan(
-    card: str = "H100",
-    number: int = 8,
-    dollars: float = 3.0,
-    mfu: float = 0.4,
-    goodput: float = 1.0,
-) -> None:
-    """Print what a training takes, as `plan_training` says."""
-    days, cost, energy = plan_training(card, number, dollars, mfu, goodput)
+def print_plan(card: str, number: int, **options: float) -> None:
+    """Print what a training takes, as `plan_training` says, with its options."""
+    days, cost, energy = plan_training(card, number, **options)
     print(f"{number} × {card}: {days:.1f} days, {cost:,.0f} dollars, {energy:.1f} MWh")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from functools import cache, partial
 from itertools import islice
@@ -224,9 +220,8 @@ class Attention(nn.Module):
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
             scores = query @ key.transpose(-2, -1) / (width // 4) ** 0.5
-            later = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(
-                1
-            )
+            all_pairs = torch.ones(length, length, dtype=torch.bool, device=x.device)
+            later = all_pairs.triu(1)
             mixed = scores.masked_fill(later, -torch.inf).softmax(-1) @ value
         return self.outputs(mixed.transpose(1, 2).reshape(sequences, length, width))
 
@@ -542,22 +537,3 @@ def judge_compiling(first: float, found: Any, needed: float) -> str:
     pays = "pays" if least < needed else "does not pay"
     end = f"our training needs {needed:,.0f}, so here it {pays}"
     return f"{begin}. It pays from {least:,.0f} photos; {end}."
-
-
-@cache
-def make_folder() -> tempfile.TemporaryDirectory:
-    """Make a folder for what the compiler builds; it is deleted when Python ends."""
-    return tempfile.TemporaryDirectory()
-
-
-def prepare_compiler(device: torch.device) -> str:
-    """Give the compiler an empty folder and a quiet log; return its backend.
-
-    The backend is `inductor`, or `eager`, which builds nothing: in quick mode, and on
-    a CPU without a C++ compiler.
-    """
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = make_folder().name
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no process is left behind
-    logging.getLogger("torch").setLevel(logging.ERROR)
-    can_build = device.type != "cpu" or shutil.which("g++") or shutil.which("clang++")
-    return "inductor" if can_build and not kit.quick else "eager"
